@@ -1,0 +1,71 @@
+"""One way to the peer: its clock stamps, its RTT, and what may be sent before it is proven."""
+
+from __future__ import annotations
+
+import secrets
+
+from .rtt import RttEstimator
+
+#: Before the peer's address is proven: bytes sent per byte received (RFC 9000, section 8.1).
+AMPLIFICATION = 3
+#: Stamps that are remembered. At the most that a sender sends (200 flights/s, see sender.py)
+#: this covers 5 s of round trip.
+_STAMPS = 1024
+_U32 = 2**32
+#: ACKs leave at once. An echo older than this (in a PING) proves the peer but not the RTT.
+MAX_ACK_DELAY = 0.025
+
+
+class Path:
+    """State of one (local, remote) address pair.
+
+    ``sent_at`` in our datagrams is this path's clock: microseconds plus a random salt. An ACK
+    proves that the peer is really there when it echoes a stamp that was sent on *this* path: who
+    does not see our datagrams cannot know the salt (the role of PATH_CHALLENGE in RFC 9000).
+    """
+
+    def __init__(self, *, validated: bool, salt: int | None = None) -> None:
+        self.validated = validated
+        self.rtt = RttEstimator()
+        self._salt = secrets.randbits(32) if salt is None else salt
+        self._stamps: dict[int, float] = {}
+        self._received = 0
+        self._sent = 0
+
+    def clock(self, now: float) -> int:
+        """This path's time, for a datagram that needs no answer."""
+        return (int(now * 1e6) + self._salt) % _U32
+
+    def stamp(self, now: float) -> int:
+        """This path's time, remembered, for a datagram whose answer will echo it."""
+        stamp = self.clock(now)
+        self._stamps[stamp] = now
+        if len(self._stamps) > _STAMPS:
+            del self._stamps[next(iter(self._stamps))]
+        return stamp
+
+    def answered(self, echo: int, delay: int, now: float) -> bool:
+        """Take the echo of an ACK. False when that stamp was never sent here.
+
+        ``delay`` is in microseconds. Each stamp gives one RTT sample at most: a copy of a
+        datagram, or a second ACK for it, says nothing new about the path.
+        """
+        sent = self._stamps.pop(echo, None)
+        if sent is None:
+            return False
+        self.validated = True
+        if delay <= MAX_ACK_DELAY * 1e6:
+            self.rtt.add(max(0.0, now - sent), delay / 1e6)
+        return True
+
+    def received(self, size: int) -> None:
+        """``size`` bytes came from the peer's address."""
+        self._received += size
+
+    def may_send(self, size: int) -> bool:
+        """Whether ``size`` more bytes may go to the peer's address."""
+        return self.validated or self._sent + size <= AMPLIFICATION * self._received
+
+    def sent(self, size: int) -> None:
+        """``size`` bytes went to the peer's address."""
+        self._sent += size

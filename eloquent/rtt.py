@@ -1,0 +1,42 @@
+"""Round-trip time and probe timeout, as in RFC 9002, sections 5 and 6.2.1."""
+
+from __future__ import annotations
+
+#: RTT assumed before the first sample. RFC 9002 says 333 ms; a prompt that is lost would then be
+#: resent after a full second. Chat clients talk to servers below 100 ms, and one early copy of a
+#: small prompt is cheap, so we start from 100 ms (PTO 300 ms).
+INITIAL_RTT = 0.1
+#: Timer granularity, kGranularity in RFC 9002.
+GRANULARITY = 0.001
+
+
+class RttEstimator:
+    """Smoothed RTT and its variation, in seconds."""
+
+    __slots__ = ("latest", "minimum", "samples", "smoothed", "variation")
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.latest = 0.0
+        self.minimum = 0.0
+        self.smoothed = INITIAL_RTT
+        self.variation = INITIAL_RTT / 2
+
+    def add(self, sample: float, ack_delay: float = 0.0) -> None:
+        """Take one sample; ``ack_delay`` is the time for which the peer held its answer."""
+        self.latest = sample
+        if self.samples == 0:
+            self.minimum = self.smoothed = sample
+            self.variation = sample / 2
+        else:
+            self.minimum = min(self.minimum, sample)
+            # RFC 9002, section 5.3: never let a reported delay push the sample below the minimum.
+            adjusted = sample - ack_delay if sample >= self.minimum + ack_delay else sample
+            self.variation += (abs(self.smoothed - adjusted) - self.variation) / 4
+            self.smoothed += (adjusted - self.smoothed) / 8
+        self.samples += 1
+
+    @property
+    def probe_timeout(self) -> float:
+        """PTO without backoff. Our receivers answer at once, so max_ack_delay is 0."""
+        return self.smoothed + max(4 * self.variation, GRANULARITY)

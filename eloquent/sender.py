@@ -1,0 +1,202 @@
+"""The sending half of a stream: window, scheme, timers.
+
+Sans-I/O: time comes in as ``now`` (seconds, monotonic), datagrams go out as bytes.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .path import Path
+from .schemes import Scheme
+from .schemes import create as create_scheme
+from .window import Run, Window
+from .wire import (
+    Ack,
+    Data,
+    MalformedDatagram,
+    Message,
+    Reason,
+    decode,
+    encode,
+)
+
+#: Most datagrams per flight and in flight (RFC 6928: an initial window of 10). It is the whole
+#: congestion window: token streams need a fraction of it, and a long prompt takes turns.
+FLIGHT_DATAGRAMS = 10
+FLIGHT_BYTES = 11_000
+#: Bytes of tokens in a full datagram, about; only used to count datagrams.
+DATAGRAM_TOKENS = 1100
+#: New tokens that come closer together than this share a datagram: at most 200 flights/s.
+FLIGHT_INTERVAL = 0.005
+#: The backed-off probe timeout never exceeds the larger of this and the plain probe timeout, so
+#: that an outage of any length ends at most this long after the network is back.
+PROBE_INTERVAL = 0.2
+#: The same before the first RTT sample, when nothing is known about the path.
+INITIAL_PROBE_INTERVAL = 0.5
+#: When nothing was heard for this long although an answer was due, new tokens trigger no
+#: datagrams any more, and each probe carries at most PROBE_DATAGRAMS.
+QUIET_AFTER = 1.0
+PROBE_DATAGRAMS = 2
+
+
+class Sender:
+    """Sends one stream of tokens, and its END, until all is acknowledged.
+
+    ``scheme`` is a name (see ``eloquent.schemes``) or a ``Scheme`` object of this stream's own.
+    ``path`` is shared with the receiving half of the same endpoint, if there is one.
+    """
+
+    def __init__(
+        self,
+        stream_id: int,
+        scheme: str | Scheme = "eloquent",
+        *,
+        from_server: bool,
+        path: Path | None = None,
+    ) -> None:
+        self.stream_id = stream_id
+        self.scheme = create_scheme(scheme) if isinstance(scheme, str) else scheme
+        self.from_server = from_server
+        self.path = path or Path(validated=True)
+        self.window = Window()
+        self._backoff = 0
+        self._flight_at = -math.inf
+        self._unanswered_since: float | None = None
+        self._quiet = False
+        self._blocked = False  # the last flight exceeded the amplification limit
+
+    @property
+    def tokens_sent(self) -> int:
+        """Number of tokens that left at least once."""
+        return min(self.window.unsent, self.window.tokens_pushed)
+
+    @property
+    def complete(self) -> bool:
+        """The peer has acknowledged every token and the END."""
+        return self.window.complete
+
+    def push(self, token: bytes, now: float) -> int:
+        """Append a token, return its index.
+
+        Raises ValueError (longer than wire.MAX_TOKEN), WindowFull (the peer does not keep up) or
+        RuntimeError (after ``finish``).
+        """
+        return self.window.push(token)
+
+    def finish(self, reason: Reason, now: float) -> None:
+        """No more tokens: send the END. Raises RuntimeError the second time."""
+        self.window.finish(reason)
+
+    def receive(self, datagram: bytes | Message, now: float) -> None:
+        """Take an ACK or PING. Raises MalformedDatagram for anything else or for an impossible ACK."""
+        message = decode(datagram) if isinstance(datagram, bytes) else datagram
+        if not isinstance(message, Ack) or message.stream_id != self.stream_id:
+            raise MalformedDatagram(f"not an ACK of stream {self.stream_id:016x}: {message!r:.60}")
+        try:
+            self.window.acknowledge(message)
+        except ValueError as error:
+            raise MalformedDatagram(str(error)) from None
+        self.path.answered(message.echo, message.delay, now)
+        self.heard(now)
+
+    def heard(self, now: float) -> None:
+        """The peer is alive: whatever it sent ends the backoff."""
+        self._backoff = 0
+        self._unanswered_since = None
+        self._quiet = False
+        self._blocked = False
+
+    def move(self, path: Path, now: float) -> None:
+        """The peer has a new address. What is in flight went to the old one: send it again."""
+        self.path = path
+        self.window.void_flight()
+        self.heard(now)
+
+    # -- when ------------------------------------------------------------------------------------
+
+    def next_timeout(self) -> float | None:
+        """When ``datagrams`` has something to do if nothing happens before; None: never."""
+        due = [at for at in (self._next_flight(), self._next_probe()) if at is not None]
+        return min(due, default=None)
+
+    def _next_flight(self) -> float | None:
+        """When waiting new tokens may leave; None when none wait, or an ACK must come first."""
+        window = self.window
+        if self._blocked or self._quiet or window.unsent == window.next_index:
+            return None
+        if window.bytes_in_flight >= FLIGHT_BYTES:
+            return None
+        return self._flight_at + FLIGHT_INTERVAL
+
+    def _next_probe(self) -> float | None:
+        """When the oldest unacknowledged token is due for a repetition."""
+        window = self.window
+        if self._blocked or not window:
+            return None
+        if window.unsent > window.base:
+            return window.last_sent(window.base) + self._probe_timeout()
+        if self._quiet:  # tokens that came during an outage; nothing older is left
+            return self._flight_at + self._probe_timeout()
+        return None
+
+    def _probe_timeout(self) -> float:
+        """PTO with backoff (RFC 9002, section 6.2.1, but with an upper limit)."""
+        plain = self.path.rtt.probe_timeout
+        ceiling = PROBE_INTERVAL if self.path.rtt.samples else INITIAL_PROBE_INTERVAL
+        return min(plain * 2.0**self._backoff, max(plain, ceiling))
+
+    # -- what ------------------------------------------------------------------------------------
+
+    def datagrams(self, now: float) -> list[bytes]:
+        """The datagrams that are to be sent now."""
+        since = self._unanswered_since
+        if since is not None:
+            self._quiet = now - since > max(QUIET_AFTER, 3 * self.path.rtt.probe_timeout)
+        out: list[bytes] = []
+        if _due(self._next_probe(), now):
+            out = self._emit(self._probe(now), now)
+        elif _due(self._next_flight(), now):
+            out = self._emit(self._flight(now), now)
+        if out and self._unanswered_since is None:
+            self._unanswered_since = now
+        return out
+
+    def _probe(self, now: float) -> list[Run]:
+        window = self.window
+        runs = window.pack(self.scheme.on_timeout(window, now, self._probe_timeout()))
+        if not runs:  # never wait for a token without sending anything
+            runs = window.pack(window.unacknowledged())
+        self._backoff = min(self._backoff + 1, 16)
+        return runs[: PROBE_DATAGRAMS if self._quiet else FLIGHT_DATAGRAMS]
+
+    def _flight(self, now: float) -> list[Run]:
+        window = self.window
+        self._flight_at = now  # also when the scheme sends nothing: it is asked again later
+        if window.bytes_in_flight > FLIGHT_BYTES // 2:
+            # A window of many datagrams (a long prompt, a long outage): repeating all of it with
+            # each new token would be a flood. Send what was never sent, as ACKs make room.
+            room = (FLIGHT_BYTES - window.bytes_in_flight) // DATAGRAM_TOKENS + 1
+            return window.pack(range(window.unsent, window.next_index))[:room]
+        return window.pack(self.scheme.on_token(window, now))[:FLIGHT_DATAGRAMS]
+
+    def _emit(self, runs: list[Run], now: float) -> list[bytes]:
+        out: list[bytes] = []
+        copies = self.scheme.copies
+        for run in runs:
+            first, tokens, end = run
+            stamp = self.path.stamp(now)
+            datagram = encode(Data(self.stream_id, stamp, self.from_server, first, tokens, end))
+            if not self.path.may_send(len(datagram) * copies):
+                self._blocked = True
+                break
+            self.path.sent(len(datagram) * copies)
+            self.window.mark_sent(run, now)
+            out += [datagram] * copies
+        if out:
+            self._flight_at = now
+        return out
+
+
+def _due(timeout: float | None, now: float) -> bool:
+    return timeout is not None and timeout <= now

@@ -1,0 +1,193 @@
+"""The sender's window: tokens that were pushed and are not known to have arrived."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from .wire import MAX_DATAGRAM, MAX_TOKEN, Ack, Reason, data_overhead, token_size
+
+#: Most bytes, and most tokens, that are kept for one stream by either side. A model that speaks
+#: 100 tokens/s fills neither within the 60 s after which a silent peer is given up.
+WINDOW_BYTES = 256 * 1024
+WINDOW_TOKENS = 16384
+#: Sending a token again that has arrived costs less than a further datagram's headers
+#: (IPv4 20 + UDP 8 + ours 21), so holes of up to this many bytes are bridged.
+_BRIDGE_BYTES = 48
+
+
+class WindowFull(RuntimeError):
+    """The peer has not acknowledged enough to take more tokens: wait, or cancel the stream."""
+
+
+class _Entry:
+    __slots__ = ("acknowledged", "last_sent", "token")
+
+    def __init__(self, token: bytes | None) -> None:
+        self.token = token  # None: the end of the stream, which has an index of its own
+        self.last_sent = -math.inf
+        self.acknowledged = False
+
+
+Run = tuple[int, tuple[bytes, ...], Reason | None]
+
+
+class Window:
+    """Indices [base, next_index) with their tokens; the END takes the last index.
+
+    ``base`` is the oldest index that is not acknowledged, ``unsent`` the first one that was never
+    sent. A scheme reads this object to decide what goes into the next datagram.
+    """
+
+    def __init__(self) -> None:
+        self.base = 0
+        self.unsent = 0
+        self.next_index = 0
+        self.end: Reason | None = None
+        self._entries: deque[_Entry] = deque()
+        #: Bytes of tokens that are kept.
+        self.bytes_held = 0
+        #: Bytes of tokens (with their lengths) that were sent and are not acknowledged.
+        self.bytes_in_flight = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def tokens_pushed(self) -> int:
+        """Number of tokens pushed so far, without the END."""
+        return self.next_index - (self.end is not None)
+
+    @property
+    def complete(self) -> bool:
+        """Everything, the END included, is acknowledged."""
+        return self.end is not None and not self._entries
+
+    def room(self) -> int:
+        """Bytes that can still be pushed (0 when the count of tokens is exhausted)."""
+        return 0 if len(self._entries) >= WINDOW_TOKENS else WINDOW_BYTES - self.bytes_held
+
+    def push(self, token: bytes) -> int:
+        """Append a token and return its index."""
+        if self.end is not None:
+            raise RuntimeError("the stream has been finished")
+        if len(token) > MAX_TOKEN:
+            raise ValueError(f"a token has {len(token)} bytes; split it, {MAX_TOKEN} is the most")
+        if self.room() < len(token):
+            raise WindowFull(
+                f"{len(self._entries)} tokens with {self.bytes_held} bytes wait for the peer"
+            )
+        return self._append(_Entry(token), len(token))
+
+    def finish(self, reason: Reason) -> int:
+        """Append the END and return its index, which is the number of tokens."""
+        if self.end is not None:
+            raise RuntimeError("the stream has been finished")
+        self.end = reason
+        return self._append(_Entry(None), 0)
+
+    def _append(self, entry: _Entry, size: int) -> int:
+        self._entries.append(entry)
+        self.bytes_held += size
+        self.next_index += 1
+        return self.next_index - 1
+
+    def acknowledge(self, ack: Ack) -> bool:
+        """Take an ACK. True when it says something new.
+
+        Raises ValueError when it names what was never sent: such an ACK is forged or broken.
+        """
+        highest = ack.ranges[-1][1] if ack.ranges else ack.next
+        if highest > self.unsent:
+            raise ValueError(f"acknowledges index {highest - 1}, but {self.unsent} were sent")
+        news = False
+        for start, stop in ack.ranges:
+            for index in range(max(start, self.base), stop):
+                entry = self._entries[index - self.base]
+                news |= self._note(entry)
+        while self._entries and (self.base < ack.next or self._entries[0].acknowledged):
+            entry = self._entries.popleft()
+            self._note(entry)
+            self.bytes_held -= len(entry.token or b"")
+            self.base += 1
+            news = True
+        return news
+
+    def _note(self, entry: _Entry) -> bool:
+        if entry.acknowledged:
+            return False
+        entry.acknowledged = True
+        if entry.token is not None:
+            self.bytes_in_flight -= token_size(entry.token)
+        return True
+
+    def unacknowledged(self) -> Iterator[int]:
+        """Indices that are not known to have arrived, oldest first, never sent ones included."""
+        for index, entry in enumerate(self._entries, self.base):
+            if not entry.acknowledged:
+                yield index
+
+    def last_sent(self, index: int) -> float:
+        """When ``index`` was sent for the last time; -inf when it never was."""
+        return self._entries[index - self.base].last_sent
+
+    def mark_sent(self, run: Run, now: float) -> None:
+        """Note that ``run``, made by ``pack``, left at ``now``."""
+        first, tokens, end = run
+        stop = first + len(tokens) + (end is not None)
+        for index in range(first, stop):
+            self._entries[index - self.base].last_sent = now
+        if stop > self.unsent:
+            fresh = tokens[self.unsent - first :] if self.unsent > first else tokens
+            self.bytes_in_flight += sum(map(token_size, fresh))
+            self.unsent = stop
+
+    def void_flight(self) -> None:
+        """What is in flight will not arrive: everything is due again."""
+        for _, entry in zip(range(self.unsent - self.base), self._entries, strict=False):
+            entry.last_sent = -math.inf
+
+    def pack(self, indices: Iterable[int]) -> list[Run]:
+        """Cut ascending ``indices`` into runs that fit into one datagram each.
+
+        A run is contiguous: (first index, tokens, end). Small holes are filled with tokens that
+        were acknowledged already, where that saves a datagram.
+        """
+        runs: list[Run] = []
+        first = -1
+        tokens: list[bytes] = []
+        room = 0
+        for index in indices:
+            if tokens:
+                fill = self._between(first + len(tokens), index)
+                size = sum(map(token_size, fill))
+                if fill and size > _BRIDGE_BYTES:
+                    runs.append((first, tuple(tokens), None))
+                    tokens = []
+                else:
+                    token = self._entries[index - self.base].token
+                    if token is None and size <= room:
+                        runs.append((first, (*tokens, *fill), self.end))
+                        return runs
+                    if token is not None and size + token_size(token) <= room:
+                        tokens += fill
+                        tokens.append(token)
+                        room -= size + token_size(token)
+                        continue
+                    runs.append((first, tuple(tokens), None))
+                    tokens = []
+            first = index
+            token = self._entries[index - self.base].token
+            if token is None:
+                runs.append((first, (), self.end))
+                return runs
+            tokens = [token]
+            # The count's varint never needs more than 2 bytes: 1200 one-byte tokens do not fit.
+            room = MAX_DATAGRAM - data_overhead(first, 0x3FFF) - token_size(token)
+        if tokens:
+            runs.append((first, tuple(tokens), None))
+        return runs
+
+    def _between(self, start: int, stop: int) -> list[bytes]:
+        return [self._entries[i - self.base].token or b"" for i in range(start, stop)]
