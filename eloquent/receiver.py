@@ -10,7 +10,17 @@ from dataclasses import dataclass
 
 from .path import Path
 from .window import WINDOW_BYTES, WINDOW_TOKENS
-from .wire import MAX_RANGES, Ack, Cancel, Data, MalformedDatagram, Message, Reason, decode, encode
+from .wire import (
+    MAX_RANGES,
+    Ack,
+    Cancel,
+    Data,
+    MalformedDatagram,
+    Message,
+    Reason,
+    decode,
+    encode,
+)
 
 #: A reader that expects tokens and has heard nothing for this long sends a PING: it holds the
 #: NAT binding and the lease, tells the server a new address, and ends the server's backoff.
@@ -27,10 +37,14 @@ _PING_ROOM = 40
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of a stream, delivered in order and once."""
+    """One token of a stream, delivered in order and once.
+
+    ``received_at`` is when it first arrived (``now`` of that call), perhaps before its turn.
+    """
 
     index: int
     data: bytes
+    received_at: float
 
 
 class Receiver:
@@ -55,7 +69,7 @@ class Receiver:
         self.total: int | None = None
         self.reason: Reason | None = None
         self.pings = False
-        self._ahead: dict[int, bytes] = {}
+        self._ahead: dict[int, Token] = {}
         #: Bytes of tokens that wait for earlier ones.
         self.bytes_held = 0
         self._echo = 0
@@ -114,12 +128,12 @@ class Receiver:
                 continue
             if index - self.next >= WINDOW_TOKENS or self.bytes_held + len(token) > WINDOW_BYTES:
                 break  # not acknowledged, so the sender keeps it
-            self._ahead[index] = token
+            self._ahead[index] = Token(index, token, now)
             self.bytes_held += len(token)
         out = []
         while (ready := self._ahead.pop(self.next, None)) is not None:
-            self.bytes_held -= len(ready)
-            out.append(Token(self.next, ready))
+            self.bytes_held -= len(ready.data)
+            out.append(ready)
             self.next += 1
         # A model that is slow between tokens is no reason for PINGs.
         gap = now - self._data_at if before else 0.0

@@ -53,8 +53,8 @@ class Parser:
         self._count = 0
         self._ended = False
 
-    def feed(self, data: bytes) -> list[Token | End]:
-        """The records that ``data`` completes, in order."""
+    def feed(self, data: bytes, now: float = 0.0) -> list[Token | End]:
+        """The records that ``data``, received at ``now``, completes, in order."""
         self._buffer += data
         out: list[Token | End] = []
         while len(self._buffer) >= _LENGTH.size:
@@ -71,7 +71,7 @@ class Parser:
                 raise MalformedRecord(f"a record of {length} bytes, {self.largest} is the most")
             if len(self._buffer) < _LENGTH.size + length:
                 break
-            out.append(Token(self._count, bytes(self._buffer[4 : 4 + length])))
+            out.append(Token(self._count, bytes(self._buffer[4 : 4 + length]), now))
             self._count += 1
             del self._buffer[: 4 + length]
         return out

@@ -87,6 +87,11 @@ class Stream:
         """Number of tokens of the answer that left at least once."""
         return self._answer.tokens_sent
 
+    @property
+    def finished(self) -> bool:
+        """``finish`` was called."""
+        return self._answer.window.end is not None
+
     def room(self) -> int:
         """Bytes of tokens that may be pushed before the client must acknowledge some."""
         return min(self._answer.window.room(), MAX_TOTAL_BYTES - self._server.bytes_held)
@@ -155,7 +160,11 @@ class Stream:
         return self._prompt.datagrams(now) + self._answer.datagrams(now)
 
     def _next_timeout(self) -> float:
-        timeouts = (self._prompt.next_timeout(), self._answer.next_timeout(), self._lease_end())
+        timeouts = (
+            self._prompt.next_timeout(),
+            self._answer.next_timeout(),
+            self._lease_end(),
+        )
         return min(due for due in timeouts if due is not None)
 
     def _memory(self) -> int:
@@ -268,10 +277,14 @@ class Server:
     def cancel(self, stream: Stream, now: float) -> None:
         """Give a stream up at once, without an END (the model failed, the server stops)."""
         if stream.ended is None:
-            stamp = stream._path.clock(now)
-            cancel = Cancel(stream.stream_id, stamp, True, CancelReason.BUSY)
-            self._replies.append((encode(cancel), stream.address))
+            self._replies.append(self._cancel_datagram(stream, CancelReason.BUSY, now))
             self._end(stream, "cancelled")
+
+    def _cancel_datagram(
+        self, stream: Stream, reason: CancelReason, now: float
+    ) -> tuple[bytes, Address]:
+        cancel = Cancel(stream.stream_id, stream._path.clock(now), True, reason)
+        return encode(cancel), stream.address
 
     def events(self) -> list[Event]:
         """What happened since the last call, in order."""
@@ -289,6 +302,8 @@ class Server:
         touched, self._touched = self._touched, {}
         for stream in touched:
             if stream._answer.complete:
+                # Tells the client that its last ACK is here, so that it need not linger.
+                out.append(self._cancel_datagram(stream, CancelReason.COMPLETE, now))
                 self._end(stream, "complete")
             elif stream._expired(now):
                 self._end(stream, "lost")

@@ -51,13 +51,13 @@ class Reason(IntEnum):
 
 
 class CancelReason(IntEnum):
-    """Why an endpoint gives a stream up at once (the body of CANCEL)."""
+    """Why an endpoint has no state of a stream any more (the body of CANCEL)."""
 
     READER = 0
     UNKNOWN_STREAM = 1
     BUSY = 2
     TOO_LARGE = 3
-    LEASE = 4
+    COMPLETE = 4
 
 
 class MalformedDatagram(ValueError):
@@ -97,7 +97,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Gives the stream up at once. A server answers a client's CANCEL with one of its own."""
+    """The stream is over for the sender, at once. A server answers a client's CANCEL with one."""
 
     stream_id: int
     sent_at: int

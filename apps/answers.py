@@ -1,0 +1,101 @@
+"""Answers as the server makes them: generated in a thread, logged token by token, traced."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from apps.sources import Source
+from apps.trace import TraceWriter
+from eloquent import Reason
+
+REASONS = {"stop": Reason.STOP, "length": Reason.LENGTH}
+
+
+class Generation:
+    """Runs one answer of a source in a thread, so that the event loop keeps its timers.
+
+    Iterate over it for (token, time.monotonic() of its generation); ``reason`` is known after.
+    """
+
+    def __init__(self, source: Source, prompt: str, max_tokens: int) -> None:
+        self.reason = Reason.ERROR
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[tuple[bytes, float] | None] = asyncio.Queue()
+        self._stop = threading.Event()
+        self._error: Exception | None = None
+        thread = threading.Thread(target=self._run, args=(source, prompt, max_tokens), daemon=True)
+        thread.start()
+
+    def _run(self, source: Source, prompt: str, max_tokens: int) -> None:
+        tokens = source.answer(prompt, max_tokens)
+        try:
+            while not self._stop.is_set():
+                self._put((next(tokens), time.monotonic()))
+        except StopIteration as end:
+            self.reason = REASONS[end.value]
+        except Exception as error:  # noqa: BLE001 - raised again where the tokens are taken
+            self._error = error
+        finally:
+            tokens.close()
+            self._put(None)
+
+    def _put(self, item: tuple[bytes, float] | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
+        except RuntimeError:
+            self._stop.set()  # the loop is closed: the server is being stopped
+
+    def stop(self) -> None:
+        """The reader has gone: generate nothing more."""
+        self._stop.set()
+
+    async def __aiter__(self) -> AsyncIterator[tuple[bytes, float]]:
+        while (item := await self._queue.get()) is not None:
+            yield item
+        if self._error is not None:
+            raise self._error
+
+
+@dataclass
+class AnswerLog:
+    """What the server knows of one answer. Times are ``time.monotonic()`` seconds."""
+
+    scheme: str
+    prompt: str
+    asked_at: float
+    tokens: list[bytes] = field(default_factory=list)
+    generated_at: list[float] = field(default_factory=list)
+    sent_at: list[float] = field(default_factory=list)
+    reason: str = "error"
+    congestion_control: str = ""
+
+    def write(self, folder: Path, number: int, source: Source) -> Path:
+        """Write ``answer-NNN.json`` into ``folder``, and ``answer-NNN.trace.jsonl`` for replay."""
+        path = folder / f"answer-{number:03d}.json"
+        record = {
+            "scheme": self.scheme,
+            "prompt": self.prompt,
+            "asked_at": self.asked_at,
+            "reason": self.reason,
+            "congestion_control": self.congestion_control,
+            "n_bytes": [len(token) for token in self.tokens],
+            "generated_at": self.generated_at,
+            "sent_at": self.sent_at,
+        }
+        path.write_text(json.dumps(record))
+        if source.describe().get("source") != "trace" and self.reason in REASONS:
+            self._write_trace(folder / f"answer-{number:03d}.trace.jsonl", source)
+        return path
+
+    def _write_trace(self, path: Path, source: Source) -> None:
+        how = "live run of apps.server"
+        with TraceWriter(path, model=source.name, prompt=self.prompt, recorded=how) as trace:
+            for token, at in zip(self.tokens, self.generated_at, strict=True):
+                trace.token(at - self.asked_at, token)
+            trace.end("stop" if self.reason == "stop" else "length")
