@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import threading
 import time
@@ -87,6 +88,7 @@ class AnswerLog:
             "n_bytes": [len(token) for token in self.tokens],
             "generated_at": self.generated_at,
             "sent_at": self.sent_at,
+            "sha256": hashlib.sha256(b"".join(self.tokens)).hexdigest(),
         }
         path.write_text(json.dumps(record))
         if source.describe().get("source") != "trace" and self.reason in REASONS:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import os
 import socket
@@ -21,6 +22,10 @@ from eloquent.aio import connect
 from eloquent.wire import Reason
 
 
+#: Late copies are still read for this long (s), so that they are counted.
+DRAIN = 0.1
+
+
 class Screen:
     """Renders tokens and remembers when. Times are ``time.monotonic()`` seconds."""
 
@@ -30,17 +35,20 @@ class Screen:
         self.n_bytes: list[int] = []
         self.received_at: list[float] = []
         self.rendered_at: list[float] = []
+        self.closed_at: float | None = None
         self.datagrams_sent = 0
         self.datagrams_received = 0
         self.stream_bytes = 0
         self.error: str | None = None
         self.reason: str | None = None
         self._decoder = TextDecoder()
+        self._digest = hashlib.sha256()
 
     def show(self, tokens: list[Token]) -> None:
         """Write the tokens; a character whose bytes are not all there yet is held back."""
         for token in tokens:
             self._write(self._decoder.feed(token.data))
+            self._digest.update(token.data)
             self.n_bytes.append(len(token.data))
             self.received_at.append(token.received_at)
             self.rendered_at.append(self.loop.time())
@@ -55,11 +63,13 @@ class Screen:
 
     def write_log(self, path: Path, scheme: str) -> None:
         record = {name: value for name, value in vars(self).items() if name in _LOGGED}
+        record["sha256"] = self._digest.hexdigest()
         path.write_text(json.dumps({"scheme": scheme, **record}))
 
 
 _LOGGED = {
     "asked_at",
+    "closed_at",
     "n_bytes",
     "received_at",
     "rendered_at",
@@ -77,9 +87,11 @@ async def ask_udp(screen: Screen, options: argparse.Namespace, prompt: bytes) ->
     try:
         async with asyncio.timeout(options.timeout):
             await endpoint.closed.wait()
+            await asyncio.sleep(DRAIN)
     except TimeoutError:
         screen.error = f"not complete after {options.timeout:g} s"
     finally:
+        screen.closed_at = screen.loop.time()
         screen.datagrams_sent = endpoint.datagrams_sent
         screen.datagrams_received = endpoint.datagrams_received
         endpoint.close()

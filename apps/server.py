@@ -3,8 +3,8 @@
     python -m apps.server --host 10.0.0.2 --udp eloquent:4433 --udp duplicate:4434 --tcp 4433
 
 It prints one JSON object per line: ``ready``, then ``first_token`` and ``done`` for each answer.
-On standard input it takes ``stats`` (counters per port) and ``quit``; the end of the input is
-``quit`` as well, so that a server never outlives who started it.
+On standard input it takes ``stats`` (counters per port), ``end`` (end all streams) and ``quit``;
+the end of the input is ``quit`` as well, so that a server never outlives who started it.
 """
 
 from __future__ import annotations
@@ -149,6 +149,12 @@ class TokenServer:
             log=str(path),
         )
 
+    def end_streams(self) -> None:
+        """Forget every living stream, so that nothing more is sent (a run is over)."""
+        for endpoint in self.endpoints.values():
+            endpoint.core.cancel_all(endpoint.loop.time())
+            endpoint.pump()
+
     def stats(self) -> dict[str, object]:
         """Counters since the start: datagrams per scheme, bytes over TCP."""
         return {
@@ -206,10 +212,13 @@ async def serve(options: argparse.Namespace, source: Source) -> None:
     while line := (await commands.readline()).decode().strip():
         if line == "stats":
             say("stats", **server.stats())
+        elif line == "end":
+            server.end_streams()
+            say("end")
         elif line == "quit":
             break
         else:
-            say("error", message=f"unknown command {line!r}: stats, quit")
+            say("error", message=f"unknown command {line!r}: stats, end, quit")
 
 
 def _scheme_port(text: str) -> tuple[str, int]:

@@ -280,6 +280,11 @@ class Server:
             self._replies.append(self._cancel_datagram(stream, CancelReason.BUSY, now))
             self._end(stream, "cancelled")
 
+    def cancel_all(self, now: float) -> None:
+        """Give up every stream (the server stops)."""
+        for stream in list(self._streams.values()):
+            self.cancel(stream, now)
+
     def _cancel_datagram(
         self, stream: Stream, reason: CancelReason, now: float
     ) -> tuple[bytes, Address]:

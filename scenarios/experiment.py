@@ -1,0 +1,339 @@
+"""Runs every scheme over the same network, seed by seed, and writes down what happened."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from analysis.capture_reader import CaptureError
+from analysis.results import ResultsError, ResultsFolder
+from apps.sources import SourceError
+from eloquent.wire import MAX_DATAGRAM
+from scenarios import manifest, report
+from scenarios.command import Plan
+from scenarios.link_check import LinkCheckError, check_links
+from scenarios.measurement import Measurement, MeasurementError, RunFiles, measure
+from scenarios.processes import JsonProcess, ProcessFailed
+from topologies import wifi
+from topologies.backends import choose
+from topologies.links import LinkError
+from topologies.openvswitch import OpenVSwitch, OpenVSwitchError, datapath
+from topologies.tap import TapError
+
+#: The server's ports: TCP on this one, each UDP scheme on one of its own from here on.
+FIRST_PORT = 4433
+PROBE_PORT = 4999
+CONTROLLER_PORT = 6653
+#: A stream that takes this much longer than its tokens is given up.
+PATIENCE = 120.0
+
+EXPECTED_ERRORS = (
+    CaptureError,
+    LinkCheckError,
+    LinkError,
+    MeasurementError,
+    OpenVSwitchError,
+    ProcessFailed,
+    ResultsError,
+    SourceError,
+    TapError,
+    wifi.NetworkError,
+)
+
+
+def run(plan: Plan, out: Path) -> int:
+    """Run the plan inside a sandbox; returns the exit status. Whatever was measured is kept."""
+    console = Console(stderr=True)
+    try:
+        folder = ResultsFolder.create(out)
+    except ResultsError as error:
+        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        return 2
+    experiment = Experiment(plan, folder, console)
+    status = 0
+    try:
+        experiment.run()
+    except KeyboardInterrupt:
+        console.print("Interrupted: finished runs are kept.")
+        status = 130
+    except EXPECTED_ERRORS as error:
+        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        status = 1
+    try:
+        experiment.finish()
+    except ResultsError as error:
+        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        status = status or 1
+    return status
+
+
+class Experiment:
+    """One results folder in the making."""
+
+    def __init__(self, plan: Plan, folder: ResultsFolder, console: Console) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.console = console
+        self.choice = ""
+        self.manifest: dict[str, Any] = manifest.describe(plan)
+        self.details: list[dict[str, Any]] = []
+        self.manifest["run_details"] = self.details
+        udp = [scheme for scheme in plan.schemes if scheme != "tcp"]
+        self.ports = {scheme: FIRST_PORT + number for number, scheme in enumerate(udp)}
+        self.ports["tcp"] = FIRST_PORT
+
+    def log(self, name: str) -> Path:
+        return self.folder.path / "logs" / name
+
+    def say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+    # -- the whole -------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Set the network up, measure everything, take it down."""
+        plan = self.plan
+        self.folder.write_manifest(self.manifest)
+        with contextlib.ExitStack() as stack:
+            self._start(stack)
+            order = random.Random(plan.seed)
+            total = plan.runs * len(plan.schemes)
+            progress = stack.enter_context(self._progress())
+            task = progress.add_task("", total=total)
+            for number in range(1, plan.runs + 1):
+                # A fixed order would give the same scheme the same place in any drift.
+                for scheme in order.sample(plan.schemes, len(plan.schemes)):
+                    progress.update(task, description=f"run {number}/{plan.runs} {scheme}")
+                    self._one(scheme, number)
+                    progress.advance(task)
+
+    def finish(self) -> None:
+        """Merge and show what there is."""
+        self.folder.write_manifest(self.manifest)
+        report.finish(self.plan, self.folder, self.console, self.choice)
+        differing = [d for d in self.details if d.get("agreement", {}).get("beyond")]
+        checked = [d["agreement"] for d in self.details if "agreement" in d]
+        if checked:
+            tokens = sum(a["tokens"] for a in checked)
+            beyond = sum(a["beyond"] for a in checked)
+            worst = max(a["max"] for a in checked)
+            self.say(
+                f"Client logs against captures: {tokens - beyond} of {tokens} tokens agree within "
+                f"2 ms, the worst differs by {1e3 * worst:.2f} ms"
+                + (
+                    f" (runs of {', '.join(sorted({d['scheme'] for d in differing}))})"
+                    if differing
+                    else ""
+                )
+            )
+
+    def _progress(self) -> Progress:
+        return Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("left:"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+
+    # -- setting up ------------------------------------------------------------------------------
+
+    def _start(self, stack: contextlib.ExitStack) -> None:
+        plan = self.plan
+        choice = choose(plan.link)
+        self.choice = choice.name
+        stack.enter_context(OpenVSwitch())
+        kind = datapath()
+        self.say(f"Link: {choice.name} ({choice.reason}). Switch: Open vSwitch, {kind} datapath.")
+        self.controller = self._process(
+            stack,
+            functools.partial(subprocess.Popen, start_new_session=True),
+            "controller",
+            [
+                *("apps.controller", "--host", "127.0.0.1", "--port", str(CONTROLLER_PORT)),
+                *("--stats", str(self.folder.path / "switch.csv")),
+            ],
+        )
+        self.network = wifi.build(
+            plan.network, choice, datapath=kind, controller_port=CONTROLLER_PORT
+        )
+        stack.callback(self.network.stop)
+        self.network.start()
+        try:
+            self.network.wait_connected(timeout=30)
+        except wifi.NetworkError as error:
+            self.controller.check()
+            raise self.controller.failure(f"has no switch ({error})") from None
+        for host in (self.network.client, self.network.server):
+            # What TCP learned in one run must not help it in the next.
+            host.cmd("sysctl -qw net.ipv4.tcp_no_metrics_save=1")
+        server, client = self.network.server, self.network.client
+        self.echo = self._process(
+            stack, server.popen, "echo", ["apps.probe", "echo", "--port", str(PROBE_PORT)]
+        )
+        self.captures = {
+            name: self._process(
+                stack,
+                host.popen,
+                f"capture-{name}",
+                ["apps.capture", "--interface", host.defaultIntf().name],
+            )
+            for name, host in (("client", client), ("server", server))
+        }
+        self.server = self._process(stack, server.popen, "server", self._server_command())
+        with self.console.status("Starting the token server (a model takes about 15 s) …"):
+            ready = self.server.expect("ready", timeout=300)
+        self.manifest |= {
+            "link": choice.name,
+            "link_reason": choice.reason,
+            "datapath": kind,
+            "source": ready["source"],
+            "tcp": {"congestion_control": "cubic", "no_metrics_save": True, "nodelay": True},
+            "datagram_limit": MAX_DATAGRAM,
+        }
+        self.folder.write_manifest(self.manifest)
+
+    def _process(
+        self,
+        stack: contextlib.ExitStack,
+        popen: Callable[..., Any],
+        name: str,
+        arguments: list[str],
+    ) -> JsonProcess:
+        command = [sys.executable, "-m", *arguments]
+        process = JsonProcess(popen, command, name, self.log(f"{name}.log"))
+        stack.callback(process.stop)
+        return process
+
+    def _server_command(self) -> list[str]:
+        plan = self.plan
+        command = ["apps.server", "--host", self.network.server.IP(), "--tokens", str(plan.tokens)]
+        for scheme, port in self.ports.items():
+            command += ["--tcp", str(port)] if scheme == "tcp" else ["--udp", f"{scheme}:{port}"]
+        command += ["--source", plan.source, "--device", plan.device]
+        command += ["--log-dir", str(self.folder.path / "logs")]
+        if plan.model is not None:
+            command += ["--model", plan.model]
+        return command
+
+    # -- one run ---------------------------------------------------------------------------------
+
+    def _one(self, scheme: str, number: int) -> None:
+        plan = self.plan
+        seed = report.run_seed(plan.seed, number)
+        detail: dict[str, Any] = {"scheme": scheme, "run": number, "seed": seed}
+        detail["probe"] = check_links(self.network, plan.network, seed, PROBE_PORT)
+        for name, link in self.network.links.items():
+            link.seed(seed)
+            if link.backend == "user":
+                link.record_fates(self.log(f"{_file_name(scheme, number)}-{name}.fates.csv"))
+        files = self._stream(scheme, number, seed)
+        detail["links"] = {name: link.stats() for name, link in self.network.links.items()}
+        measured: Measurement = measure(files, self.choice, plan.scenario.theta)
+        detail["agreement"] = measured.agreement
+        self.details.append(detail)
+        self.folder.write_tokens(scheme, number, measured.tokens)
+        for host, packets in measured.packets.items():
+            self.folder.write_packets(scheme, number, host, packets)
+        self.folder.append_summary(measured.row)
+        self.folder.write_manifest(self.manifest)
+
+    def _stream(self, scheme: str, number: int, seed: int) -> RunFiles:
+        """Let the client ask once, with both captures running."""
+        plan = self.plan
+        name = _file_name(scheme, number)
+        pcaps = {h: self.folder.path / "pcap" / f"{name}-{h}.pcapng" for h in self.captures}
+        client_log = self.log(f"{name}-client.json")
+        before = self._server_datagrams(scheme)
+        with self._capturing(pcaps) as offsets:
+            prompt = plan.scenario.prompts[(number - 1) % len(plan.scenario.prompts)]
+            with self._asking(scheme, prompt, client_log, name) as client:
+                server_log = self._follow(client, scheme)
+            for link in self.network.links.values():
+                link.stop_epoch()  # what is left to say is not part of the measurement
+            self.server.send("end")
+            self.server.expect("end", timeout=10)
+            time.sleep(0.15)  # the last packets reach both captures
+        after = self._server_datagrams(scheme)
+        return RunFiles(
+            plan.scenario.name,
+            scheme,
+            number,
+            seed,
+            self.ports[scheme],
+            client_log,
+            server_log,
+            pcaps,
+            offsets,
+            None if scheme == "tcp" else {key: after[key] - before[key] for key in after},
+        )
+
+    def _server_datagrams(self, scheme: str) -> dict[str, int]:
+        self.server.send("stats")
+        stats = self.server.expect("stats", timeout=10)
+        counters = stats["udp"].get(scheme, {"sent": 0, "received": 0})
+        return {key: counters[key] for key in ("sent", "received")}
+
+    @contextlib.contextmanager
+    def _capturing(self, pcaps: dict[str, Path]) -> Iterator[dict[str, float]]:
+        offsets: dict[str, float] = {}
+        for host, capture in self.captures.items():
+            capture.request(f"start {pcaps[host]}")
+        yield offsets
+        for host, capture in self.captures.items():
+            stopped = capture.request("stop", timeout=30)
+            if stopped["dropped"]:
+                raise MeasurementError(
+                    f"the capture on the {host} dropped {stopped['dropped']} packets: "
+                    "the machine is too slow or too busy for this rate"
+                )
+            offsets[host] = stopped["offset"]
+
+    @contextlib.contextmanager
+    def _asking(self, scheme: str, prompt: str, log: Path, name: str) -> Iterator[Any]:
+        command = [sys.executable, "-m", "apps.client", self.network.server.IP(), prompt]
+        command += ["--scheme", scheme, "--port", str(self.ports[scheme]), "--realtime"]
+        command += ["--log", str(log), "--timeout", str(PATIENCE)]
+        errors = self.log(f"{name}-client.log")
+        with self.log(f"{name}.txt").open("wb") as answer, errors.open("wb") as stderr:
+            client = self.network.client.popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=answer,
+                stderr=stderr,
+            )
+            try:
+                yield client
+                status = client.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                raise ProcessFailed(f"client ({scheme}) did not end; see {errors}") from None
+            finally:
+                client.kill()
+                client.wait()
+        if status != 0:
+            raise ProcessFailed(f"client ({scheme}): {errors.read_text().strip()}")
+
+    def _follow(self, client: Any, scheme: str) -> Path:
+        """Start the channel's clock with the first token; wait for the server's log."""
+        started = self.server.expect("first_token", timeout=PATIENCE)
+        for link in self.network.links.values():
+            link.start_epoch(started["at"])
+        done = self.server.expect("done", timeout=PATIENCE)
+        if not done["tokens"]:
+            raise MeasurementError(f"{scheme}: the server generated nothing")
+        return Path(done["log"])
+
+
+def _file_name(scheme: str, run: int) -> str:
+    return f"{scheme.replace(':', '_')}-run{run:02}"

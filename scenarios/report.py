@@ -1,0 +1,60 @@
+"""The end of an experiment: tables merged, pictures drawn, the summary printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pandas as pd
+from matplotlib import pyplot
+from rich.console import Console
+
+from analysis import plots
+from analysis.results import ResultsFolder, load
+from analysis.summary import to_json
+from analysis.tables import summary_table
+from scenarios.command import Plan
+from topologies.channel import subseed
+
+
+def run_seed(seed: int, run: int) -> int:
+    """The seed of everything random in one run, the same for every scheme."""
+    return subseed(seed, "run", str(run)) % 2**32
+
+
+def finish(plan: Plan, folder: ResultsFolder, console: Console, link: str) -> None:
+    """Merge, draw and print what was measured, be it all or a part."""
+    folder.consolidate()
+    results = load(folder.path)
+    if results.summary.empty:
+        console.print(f"No run was finished; logs are in {folder.path}/logs")
+        return
+    tokens = results.tokens
+    first = tokens[tokens["run"] == tokens["run"].min()]
+    pictures = {
+        "timeline": plots.timeline(first, outages(plan, first), plan.scenario.theta),
+        "gaps": plots.gaps(tokens, plan.scenario.theta),
+        "stalls": plots.stall_bars(results.summary),
+    }
+    for name, figure in pictures.items():
+        folder.write_figure(name, figure)
+        pyplot.close(figure)
+    if plan.json:
+        head = {"scenario": plan.scenario.name, "out": str(folder.path), "link": link}
+        print(json.dumps({**head, **to_json(results.summary)}))
+    else:
+        table = summary_table(results.summary, plan.scenario.baseline, plan.scenario.theta)
+        Console(width=max(console.width, 112) if not sys.stdout.isatty() else None).print(table)
+    console.print(f"Results: {folder.path} (pictures: {', '.join(f'{n}.png' for n in pictures)})")
+
+
+def outages(plan: Plan, tokens: pd.DataFrame) -> pd.DataFrame:
+    """The access link's outages while the tokens of one run travelled, for the timeline."""
+    end = float(tokens["rendered_at"].max()) + 0.1
+    seed = run_seed(plan.seed, int(tokens["run"].iloc[0]))
+    rows = [
+        (direction, start, stop)
+        for direction in ("down", "up")
+        for start, stop in plan.network.access.channel(direction, "access", seed).outages(0, end)
+    ]
+    return pd.DataFrame(rows, columns=["direction", "start", "end"])

