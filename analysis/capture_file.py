@@ -118,23 +118,18 @@ class _Stream(io.RawIOBase):
         if not self._at_end:
             self.damage = self.damage or "an invalid block"
 
-    def close(self) -> None:
-        self._source.close()
-        super().close()
-
 
 @contextlib.contextmanager
 def _opened(name: str) -> Iterator[_Stream]:
-    try:
-        with open(name, "rb") as file:
-            start = file.read(4)
-        source: Any = gzip.open(name) if start[:2] == b"\x1f\x8b" else open(name, "rb")
-    except OSError as error:
-        raise CaptureError(f"cannot read {name}: {error.strerror}") from error
-    with contextlib.closing(_Stream(source)) as stream:
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(open(name, "rb"))
+            start = file.peek(2)[:2]
+        except OSError as error:
+            raise CaptureError(f"cannot read {name}: {error.strerror}") from error
         if not start:
             raise CaptureError(f"{name} is empty: a pcap or pcapng file is expected")
-        yield stream
+        yield _Stream(gzip.GzipFile(fileobj=file) if start == b"\x1f\x8b" else file)
 
 
 def _reader(name: str, stream: _Stream) -> RawPcapReader:

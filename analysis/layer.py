@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any
+from typing import Any, ClassVar
 
 from scapy.fields import (
     BitEnumField,
@@ -139,7 +139,7 @@ class EloquentDatagram(Packet):
     """
 
     name = "Eloquent"
-    fields_desc = [
+    fields_desc: ClassVar[list[Any]] = [
         XByteField("version", VERSION),
         BitField("from_server", 0, 1),
         BitField("reserved", 0, 3),

@@ -16,7 +16,7 @@ NONE = "-"
 
 
 def summary_table(summary: pd.DataFrame, baseline: str = "tcp", theta: float = THETA) -> Table:
-    """One row per scheme: means over runs, ± half a 95% interval; 110 columns wide.
+    """One row per scheme: means over runs, ± half a 95% interval; 100 columns wide or little more.
 
     The reduction is that of the stall ratio against `baseline`, with its 95% interval.
     Raises SummaryError if there are no rows, or rows of several scenarios.
@@ -32,13 +32,14 @@ def summary_table(summary: pd.DataFrame, baseline: str = "tcp", theta: float = T
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        show_edge=False,
         padding=(0, 1, 0, 0),
     )
     table.add_column("scheme", no_wrap=True)
     for header in (
         "stall %\n(runs)",
-        f"less than {baseline}, %\n[95% interval]",
-        f"gaps >\n{1000 * theta:g}, %",
+        f"below {baseline}, %\n[95% int.]",
+        f"gaps >\n{1000 * theta:g} ms",
         "gap P50/P95/P99",
         "TTFT",
         "delay\nP50/P95",
@@ -54,7 +55,7 @@ def summary_table(summary: pd.DataFrame, baseline: str = "tcp", theta: float = T
             str(scheme),
             _stall(at.loc["stall_ratio"]),
             "baseline" if scheme == baseline else _reduction(against, scheme),
-            _percent(_mean(at, "gap_share")),
+            _percent(_mean(at, "gap_share")) + "%",
             _join(at, "gap_p50", "gap_p95", "gap_p99"),
             _ms(_mean(at, "ttft")),
             _join(at, "delay_p50", "delay_p95"),
@@ -112,7 +113,7 @@ def _reduction(against: pd.DataFrame, scheme: str) -> str:
     row = against.loc[scheme]
     text = f"{100 * row['reduction']:.1f}"
     if math.isfinite(row["low"]):
-        text += f" [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+        text += f" [{100 * row['low']:.0f}, {100 * row['high']:.0f}]"
     return text
 
 

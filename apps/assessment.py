@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from apps.probe import Sample
+from apps.samples import Sample
 
 #: Tolerance of the median round-trip time: the larger of the two.
 RTT_TOLERANCE = 0.002

@@ -31,7 +31,8 @@ from typing import Any
 
 # scapy.all would load every protocol that scapy knows, which takes a second more.
 from scapy.arch.linux import L2ListenSocket
-from scapy.utils import RawPcapNgWriter
+
+from apps.pcapng import INBOUND, OUTBOUND, SNAP_LENGTH, PcapngWriter
 
 # It warns that it knows no Ethernet when its layers are not loaded; frames stay bytes here.
 logging.getLogger("scapy").setLevel(logging.ERROR)
@@ -40,57 +41,13 @@ _SO_RCVBUFFORCE = 33  # asm-generic/socket.h; ignores rmem_max, needs CAP_NET_AD
 _SO_TIMESTAMPNS = 35
 _SOL_PACKET = 263
 _PACKET_STATISTICS = 6  # linux/if_packet.h
-_LINKTYPE_ETHERNET = 1
 #: 64 MiB hold several seconds of 5,000 packets/s while another process has the core.
 BUFFER_SIZE = 64 * 2**20
-#: Larger than the largest frame before segmentation offload cuts it.
-_SNAP_LENGTH = 262144
-_INBOUND, _OUTBOUND = 1, 2
 _NANOSECONDS = 10**9
 
 
 class CaptureError(RuntimeError):
     """The interface cannot be captured or the file not be written. The message is one line."""
-
-
-class PcapngWriter(RawPcapNgWriter):
-    """scapy's pcapng writer with nanoseconds and without a detour over floats.
-
-    The format is draft-ietf-opsawg-pcapng; the section and interface blocks are scapy's.
-    """
-
-    def __init__(self, path: str, interface: str) -> None:
-        super().__init__(path)
-        self.linktype = _LINKTYPE_ETHERNET
-        self._interface = interface.encode()
-        self._write_header(None)
-        self.f.flush()
-
-    def _write_block_idb(self, linktype: int, ifname: bytes | None = None) -> None:
-        # Options: if_name (2), and if_tsresol (9) = 10^-9 s, which scapy does not write.
-        name = self._interface
-        options = struct.pack("<HH", 2, len(name)) + self._add_padding(name)
-        options += struct.pack("<HHB3xI", 9, 1, 9, 0)
-        body = struct.pack("<HHI", linktype, 0, _SNAP_LENGTH)
-        self.f.write(self.build_block(struct.pack("<I", 1), body, options=options))
-
-    def packet(self, frame: bytes, nanoseconds: int, direction: int) -> None:
-        """Append one frame, stamped with nanoseconds since 1970, inbound 1 or outbound 2."""
-        padding = -len(frame) % 4
-        size = 44 + len(frame) + padding
-        head = struct.pack(
-            "<IIIIIII",
-            6,
-            size,
-            0,
-            nanoseconds >> 32,
-            nanoseconds & 0xFFFFFFFF,
-            len(frame),
-            len(frame),
-        )
-        # Option epb_flags (2): the direction in its lowest two bits.
-        tail = struct.pack("<HHIII", 2, 4, direction, 0, size)
-        self.f.write(head + frame + bytes(padding) + tail)
 
 
 class Capture:
@@ -138,7 +95,7 @@ class Capture:
         try:
             while True:
                 try:
-                    frame, ancillary, _, address = receive(_SNAP_LENGTH, 256)
+                    frame, ancillary, _, address = receive(SNAP_LENGTH, 256)
                 except BlockingIOError:
                     return
                 stamp = _timestamp(ancillary)
@@ -147,7 +104,7 @@ class Capture:
                 if until is not None and stamp > until:
                     return
                 outgoing = address[2] == socket.PACKET_OUTGOING
-                write(frame, stamp, _OUTBOUND if outgoing else _INBOUND)
+                write(frame, stamp, OUTBOUND if outgoing else INBOUND)
                 self.packets += 1
         except OSError as error:
             raise CaptureError(f"capture to {self._path} failed: {error.strerror}") from None

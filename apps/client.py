@@ -21,7 +21,6 @@ from eloquent import TextDecoder, Token, records
 from eloquent.aio import connect
 from eloquent.wire import Reason
 
-
 #: Late copies are still read for this long (s), so that they are counted.
 DRAIN = 0.1
 

@@ -205,8 +205,8 @@ class ModelSource(Source):
         if missing:
             # transformers would fill them with random numbers and carry on.
             raise SourceError(
-                f"the model in {self.path} lacks {len(missing)} of its weights ({missing[0]}, ...): "
-                "the files do not belong together"
+                f"the model in {self.path} lacks {len(missing)} of its weights "
+                f"({missing[0]}, ...): the files do not belong together"
             )
         return tokenizer, model.eval().to(self.device)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from apps.answers import AnswerLog, Generation
 from apps.sources import Source, SourceError, open_source
-from eloquent import Server, records
+from eloquent import Server, Token, records
 from eloquent.aio import Reply, ServerEndpoint
 
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
@@ -93,14 +93,14 @@ class TokenServer:
     ) -> None:
         loop = asyncio.get_running_loop()
         parser = records.Parser()
-        prompts: list[records.Token | records.End] = []
+        prompts: list[Token | records.End] = []
         while not prompts:
             data = await asyncio.wait_for(reader.read(65536), PROMPT_TIMEOUT)
             if not data:
                 return
             self.tcp_bytes["received"] += len(data)
             prompts = parser.feed(data)
-        if not isinstance(prompts[0], records.Token):
+        if not isinstance(prompts[0], Token):
             raise records.MalformedRecord("an END record instead of a prompt")
         log = self._new_log("tcp", prompts[0].data)
         control = connection.getsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, 16)

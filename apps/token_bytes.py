@@ -59,7 +59,8 @@ class TokenBytes:
             return self._incremental(token_id)
         data = self._added.get(token_id)
         if data is None:
-            data = self._piece(self._tokenizer.convert_ids_to_tokens(token_id))
+            # Models pad their vocabulary: an id may have no entry at all.
+            data = self._piece(self._tokenizer.convert_ids_to_tokens(token_id) or "")
         if self._strip and data:
             # Sentencepiece writes a space before the first word, and decoding takes it away.
             if data.startswith(b" "):
@@ -76,8 +77,8 @@ class TokenBytes:
         steps = decoder.get("decoders", [decoder])
         kinds = {step.get("type") for step in steps}
         if kinds == {"ByteLevel"}:
-            alphabet = byte_alphabet()
-            return lambda piece: bytes(alphabet[letter] for letter in piece)
+            alphabet = {letter: bytes([byte]) for letter, byte in byte_alphabet().items()}
+            return lambda piece: b"".join(alphabet.get(c) or c.encode() for c in piece)
         if kinds <= {"Replace", "ByteFallback", "Fuse", "Strip"} and "ByteFallback" in kinds:
             replaced = [step for step in steps if step["type"] == "Replace"]
             if [(s["pattern"], s["content"]) for s in replaced] != [({"String": "▁"}, " ")]:
@@ -89,7 +90,7 @@ class TokenBytes:
     def _incremental(self, token_id: int) -> bytes:
         """Decode the answer so far and return what is new; may hold back half a character."""
         self._ids.append(token_id)
-        text = self._tokenizer.decode(
+        text: str = self._tokenizer.decode(
             self._ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         if text.endswith(_REPLACEMENT):

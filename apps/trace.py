@@ -12,9 +12,11 @@ A trace is a text file of JSON lines:
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
 import json
 import math
+import os
 import platform
 import sys
 import time
@@ -245,6 +247,9 @@ def main(arguments: list[str] | None = None) -> int:
     sub.add_argument("--repetition-penalty", type=float, default=1.0)
     options = parser.parse_args(arguments)
     try:
+        check_max_tokens(options.tokens)
+        if options.out.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         from apps.model import ModelSource
 
         source = ModelSource(
@@ -270,6 +275,8 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"error: cannot write {options.out}: {error.strerror}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

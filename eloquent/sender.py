@@ -89,7 +89,7 @@ class Sender:
         self.window.finish(reason)
 
     def receive(self, datagram: bytes | Message, now: float) -> None:
-        """Take an ACK or PING. Raises MalformedDatagram for anything else or for an impossible ACK."""
+        """Take an ACK or PING. Raises MalformedDatagram for all else and for impossible ACKs."""
         message = decode(datagram) if isinstance(datagram, bytes) else datagram
         if not isinstance(message, Ack) or message.stream_id != self.stream_id:
             raise MalformedDatagram(f"not an ACK of stream {self.stream_id:016x}: {message!r:.60}")

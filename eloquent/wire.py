@@ -125,7 +125,7 @@ def _put_varint(out: bytearray, value: int) -> None:
 
 
 class _Cursor:
-    """Reads fields off the body; running past its end is a malformed datagram, not an IndexError."""
+    """Reads fields off the body; running past its end makes the datagram malformed."""
 
     __slots__ = ("data", "end", "position")
 

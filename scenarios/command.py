@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from topologies.profile import NetworkProfile, ProfileError
 
 #: Transports beside the schemes of the protocol library.
 TRANSPORTS = ("tcp",)
+_STOP = {signal.SIGINT, signal.SIGTERM}
 
 
 class UsageError(ValueError):
@@ -55,7 +57,11 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
 
     def inside() -> int:
         # Imported here: slow (pandas, matplotlib, Mininet), and of no use if an option is wrong.
+        # Ctrl-C waits meanwhile: inside an import, callbacks of C code can swallow it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
         from scenarios.experiment import run
+
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
 
         return run(plan, options.out or _default_folder(scenario))
 

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from analysis.capture_reader import CaptureError
+from analysis.plots import PlotError
 from analysis.results import ResultsError, ResultsFolder
+from analysis.stalls import StallError
+from analysis.summary import SummaryError
 from apps.sources import SourceError
 from eloquent.wire import MAX_DATAGRAM
 from scenarios import manifest, report
@@ -43,9 +47,12 @@ EXPECTED_ERRORS = (
     LinkError,
     MeasurementError,
     OpenVSwitchError,
+    PlotError,
     ProcessFailed,
     ResultsError,
     SourceError,
+    StallError,
+    SummaryError,
     TapError,
     wifi.NetworkError,
 )
@@ -59,6 +66,8 @@ def run(plan: Plan, out: Path) -> int:
     except ResultsError as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         return 2
+    # Warnings of the analysis (a capture that breaks off, say) are for the user: a line each.
+    warnings.showwarning = lambda message, *_: console.print(f"warning: {message}", markup=False)
     experiment = Experiment(plan, folder, console)
     status = 0
     try:
@@ -70,8 +79,8 @@ def run(plan: Plan, out: Path) -> int:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         status = 1
     try:
-        experiment.finish()
-    except ResultsError as error:
+        experiment.finish(pictures=status != 130)  # Ctrl-C is in a hurry
+    except EXPECTED_ERRORS as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         status = status or 1
     return status
@@ -104,23 +113,25 @@ class Experiment:
         """Set the network up, measure everything, take it down."""
         plan = self.plan
         self.folder.write_manifest(self.manifest)
-        with contextlib.ExitStack() as stack:
-            self._start(stack)
-            order = random.Random(plan.seed)
-            total = plan.runs * len(plan.schemes)
-            progress = stack.enter_context(self._progress())
-            task = progress.add_task("", total=total)
+        stack = contextlib.ExitStack()
+        self._start(stack)
+        order = random.Random(plan.seed)
+        with self._progress() as progress:
+            task = progress.add_task("", total=plan.runs * len(plan.schemes))
             for number in range(1, plan.runs + 1):
                 # A fixed order would give the same scheme the same place in any drift.
                 for scheme in order.sample(plan.schemes, len(plan.schemes)):
                     progress.update(task, description=f"run {number}/{plan.runs} {scheme}")
                     self._one(scheme, number)
                     progress.advance(task)
+        # Only a good end is an orderly one. After an error or Ctrl-C nobody waits for processes
+        # that may hang: they end with the sandbox.
+        stack.close()
 
-    def finish(self) -> None:
+    def finish(self, *, pictures: bool) -> None:
         """Merge and show what there is."""
         self.folder.write_manifest(self.manifest)
-        report.finish(self.plan, self.folder, self.console, self.choice)
+        report.finish(self.plan, self.folder, self.console, self.choice, pictures=pictures)
         differing = [d for d in self.details if d.get("agreement", {}).get("beyond")]
         checked = [d["agreement"] for d in self.details if "agreement" in d]
         if checked:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from apps.assessment import assess
-from apps.probe import Sample, summarize
+from apps.samples import Sample, summarize
 from topologies.channel import Channel, subseed
 from topologies.profile import NetworkProfile
 

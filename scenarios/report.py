@@ -6,11 +6,10 @@ import json
 import sys
 
 import pandas as pd
-from matplotlib import pyplot
 from rich.console import Console
 
 from analysis import plots
-from analysis.results import ResultsFolder, load
+from analysis.results import Results, ResultsFolder, load
 from analysis.summary import to_json
 from analysis.tables import summary_table
 from scenarios.command import Plan
@@ -22,30 +21,32 @@ def run_seed(seed: int, run: int) -> int:
     return subseed(seed, "run", str(run)) % 2**32
 
 
-def finish(plan: Plan, folder: ResultsFolder, console: Console, link: str) -> None:
+def finish(
+    plan: Plan, folder: ResultsFolder, console: Console, link: str, *, pictures: bool
+) -> None:
     """Merge, draw and print what was measured, be it all or a part."""
     folder.consolidate()
     results = load(folder.path)
     if results.summary.empty:
-        console.print(f"No run was finished; logs are in {folder.path}/logs")
+        console.print(f"No run was finished; logs are in {folder.path}/logs", markup=False)
         return
-    tokens = results.tokens
-    first = tokens[tokens["run"] == tokens["run"].min()]
-    pictures = {
-        "timeline": plots.timeline(first, outages(plan, first), plan.scenario.theta),
-        "gaps": plots.gaps(tokens, plan.scenario.theta),
-        "stalls": plots.stall_bars(results.summary),
-    }
-    for name, figure in pictures.items():
-        folder.write_figure(name, figure)
-        pyplot.close(figure)
+    if pictures:
+        _draw(plan, folder, results)
     if plan.json:
         head = {"scenario": plan.scenario.name, "out": str(folder.path), "link": link}
         print(json.dumps({**head, **to_json(results.summary)}))
     else:
         table = summary_table(results.summary, plan.scenario.baseline, plan.scenario.theta)
-        Console(width=max(console.width, 112) if not sys.stdout.isatty() else None).print(table)
-    console.print(f"Results: {folder.path} (pictures: {', '.join(f'{n}.png' for n in pictures)})")
+        Console(width=None if sys.stdout.isatty() else 112).print(table)
+    console.print(f"Results: {folder.path}", markup=False, soft_wrap=True)
+
+
+def _draw(plan: Plan, folder: ResultsFolder, results: Results) -> None:
+    tokens, theta = results.tokens, plan.scenario.theta
+    first = tokens[tokens["run"] == tokens["run"].min()]
+    folder.write_figure("timeline", plots.timeline(first, outages(plan, first), theta))
+    folder.write_figure("gaps", plots.gaps(tokens, theta))
+    folder.write_figure("stalls", plots.stall_bars(results.summary))
 
 
 def outages(plan: Plan, tokens: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from apps.assessment import assess, loss_interval
-from apps.probe import Sample
+from apps.samples import Sample
 
 
 @pytest.mark.parametrize("count", [1, 50, 300, 2000])

@@ -133,6 +133,7 @@ def load(folder: Path) -> dict[str, Any]:
 
 def _udp(folder: Path) -> list[tuple[bytes, float, int]]:
     """The frames with our port: bytes, time stamp, direction; read by scapy."""
+    reader: Any  # scapy declares less than it returns
     with RawPcapNgReader(str(folder / "load.pcapng")) as reader:
         packets = [
             (frame, ((meta.tshigh << 32) | meta.tslow) / meta.tsresol, meta.direction)
@@ -162,9 +163,7 @@ def test_5000_packets_a_second_are_captured_without_loss(
 def test_time_stamps_are_those_of_the_sender(load: dict[str, Any], folder: Path) -> None:
     offset = load["started"]["offset"]
     stamps = [stamp - offset for _, stamp, direction in _udp(folder) if direction == 2]
-    late = sorted(
-        stamp - sent for stamp, sent in zip(stamps, load["times"], strict=True)
-    )
+    late = sorted(stamp - sent for stamp, sent in zip(stamps, load["times"], strict=True))
     assert late[0] > -0.0005
     assert late[len(late) // 2] < 0.001
     assert abs(load["stopped"]["drift"]) < 0.001

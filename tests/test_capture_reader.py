@@ -122,8 +122,8 @@ def test_links_and_headers(tmp_path, packet):
 def test_fragments_are_counted_not_read(tmp_path):
     path = tmp_path / "a.pcap"
     v6 = Ether() / IPv6() / IPv6ExtHdrFragment(offset=0, m=1, nh=17) / UDP(sport=1, dport=2)
-    more = Ether() / IP(flags="MF") / UDP(sport=1, dport=2) / b"x" * 8
-    rest = Ether() / IP(frag=1, proto=17) / b"y" * 8
+    more = Ether() / IP(flags="MF") / UDP(sport=1, dport=2) / (b"x" * 8)
+    rest = Ether() / IP(frag=1, proto=17) / (b"y" * 8)
     wrpcap(str(path), [more, rest, v6 / b"x", down()])
     counts = Counts()
     assert len(list(transport(path, counts))) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_tokens_come_one_by_one_as_they_are_computed(smollm: ModelSource) -> Non
     start = time.monotonic()
     times = [time.monotonic() - start for _ in smollm.answer("Count to a hundred.", 12)]
     assert len(times) == 12
-    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(times)]
     # Were the tokens computed at once, one gap would be all of the time and the others nothing.
     assert min(gaps) > 0.001
     assert max(gaps) < 0.7 * times[-1]

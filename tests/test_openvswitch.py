@@ -29,7 +29,7 @@ def test_start_use_stop():
     def use() -> dict:
         before = dict(os.environ)
         with OpenVSwitch() as switch:
-            seen = {"daemons": daemons(), "version": switch.version()}
+            seen: dict = {"daemons": daemons(), "version": switch.version()}
             vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev")
             seen["bridges"] = vsctl("list-br").split()
             seen["interfaces"] = sorted(os.listdir("/sys/class/net"))

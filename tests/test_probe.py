@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from apps.probe import MIN_SIZE, Echo, ProbeError, Prober, Sample, summarize
+from apps.probe import MIN_SIZE, Echo, ProbeError, Prober
+from apps.samples import Sample, summarize
 
 ROOT = Path(__file__).parents[1]
 # The format, written down again: magic, kind, run, number.
@@ -128,7 +129,7 @@ def test_silent_server_is_one_clear_error() -> None:
 )
 def test_arguments_out_of_range(options: dict[str, float]) -> None:
     with pytest.raises(ProbeError):
-        Prober("127.0.0.1", 9, **options)  # type: ignore[arg-type]
+        Prober("127.0.0.1", 9, **options)
 
 
 def test_echo_ignores_foreign_datagrams_and_remembers_the_first_arrival() -> None:

@@ -103,7 +103,7 @@ def test_one_clear_line(path, value, line):
 def test_a_missing_key_is_named():
     data = json.loads(JSON)
     del data["access"]["source"]
-    with pytest.raises(ProfileError, match='network.access: "source" is missing'):
+    with pytest.raises(ProfileError, match=r'network\.access: "source" is missing'):
         NetworkProfile.from_dict(data)
     with pytest.raises(ProfileError, match="delay must be"):
         Direction(delay=-1)

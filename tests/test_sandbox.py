@@ -157,13 +157,13 @@ def test_orphans_are_reaped():
     assert "Z" not in states
 
 
+SLEEP = 'print("ready", flush=True); time.sleep(600)'
 HANG = """
 def main():
     subprocess.run(["ip", "link", "add", "{marker}", "type", "veth", "peer", "name", "peer0"])
     subprocess.Popen(["sleep", "600.{marker}"])
     subprocess.Popen(["setsid", "sh", "-c", "trap '' TERM INT HUP; sleep 600.{marker}; true"])
     time.sleep(0.3)
-    print("ready", flush=True)
     {body}
 sys.exit(sandbox.run(main))
 """
@@ -172,7 +172,7 @@ sys.exit(sandbox.run(main))
 def test_kill_of_the_outer_process_takes_everything_with_it():
     for delay in (0.0, 0.05, 0.2):
         marker = f"71{os.getpid()}"
-        outer = start(HANG.format(marker=marker, body="time.sleep(600)"))
+        outer = start(HANG.format(marker=marker, body=SLEEP))
         assert outer.stdout is not None
         assert outer.stdout.readline() == "ready\n"
         assert len(marked(f"600.{marker}")) >= 2
@@ -186,7 +186,7 @@ def test_kill_of_the_outer_process_takes_everything_with_it():
 def test_kill_at_any_moment_of_the_start():
     for i in range(10):
         marker = f"72{os.getpid()}"
-        outer = start(HANG.format(marker=marker, body="time.sleep(600)"))
+        outer = start(HANG.format(marker=marker, body=SLEEP))
         time.sleep(0.05 * i)
         outer.kill()
         outer.communicate()
@@ -197,12 +197,13 @@ def test_kill_at_any_moment_of_the_start():
 def test_a_signal_ends_main_in_good_order(number, status):
     body = """
     try:
+        print("ready", flush=True)
         time.sleep(600)
     finally:
         time.sleep(0.5)
         print("cleaned up", flush=True)
     """
-    outer = start(HANG.format(marker=f"73{os.getpid()}", body=textwrap.indent(body, "")))
+    outer = start(HANG.format(marker=f"73{os.getpid()}", body=body))
     assert outer.stdout is not None
     assert outer.stdout.readline() == "ready\n"
     began = time.monotonic()
@@ -216,6 +217,7 @@ def test_a_signal_ends_main_in_good_order(number, status):
 
 def test_who_does_not_listen_is_killed():
     body = """
+    print("ready", flush=True)
     while True:
         try:
             time.sleep(600)

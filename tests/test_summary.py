@@ -101,9 +101,9 @@ def test_json_has_null_for_the_unknown():
 
 
 def shown(summary: pd.DataFrame, width: int) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    console.print(summary_table(summary))
-    return console.file.getvalue()
+    text = io.StringIO()
+    Console(file=text, width=width).print(summary_table(summary))
+    return text.getvalue()
 
 
 def test_table_fits_110_columns():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 pytest.importorskip("transformers")
@@ -13,7 +16,7 @@ from apps.token_bytes import TokenBytes, byte_alphabet
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog.",
-    "naïve café – déjà vu, smørrebrød",
+    "naïve café, déjà vu, smørrebrød",
     "🌟👩‍♀️ and 🧪🏼🍵 together 🏔️",
     "语言模型逐字生成文本。",
     "  two spaces\n\tand a tab ",
@@ -58,7 +61,7 @@ def _sentencepiece() -> PreTrainedTokenizerFast:
 
 
 def _word_piece() -> PreTrainedTokenizerFast:
-    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # type: ignore[call-arg]
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.decoder = decoders.WordPiece(cleanup=False)
     trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=["[UNK]", "[SEP]"])
@@ -81,10 +84,14 @@ def test_byte_level_tokens_give_the_very_text(text: str) -> None:
 
 @pytest.mark.parametrize("kind", [_byte_level, _sentencepiece, _word_piece])
 @pytest.mark.parametrize("text", TEXTS)
-def test_every_kind_agrees_with_decode(kind, text: str) -> None:  # type: ignore[no-untyped-def]
+def test_every_kind_agrees_with_decode(
+    kind: Callable[[], PreTrainedTokenizerFast], text: str
+) -> None:
     tokenizer = kind()
     ids = tokenizer.encode(text, add_special_tokens=False)
-    expected = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    expected: Any = tokenizer.decode(
+        ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
     assert b"".join(_bytes(tokenizer, ids)) == expected.encode()
 
 
@@ -102,7 +109,7 @@ def test_special_tokens_yield_nothing_and_added_ones_their_text() -> None:
 
 def test_only_the_first_space_of_a_sentencepiece_answer_is_dropped() -> None:
     tokenizer = _sentencepiece()
-    word, end = tokenizer.convert_tokens_to_ids(["▁t", "</s>"])
+    word, end = (tokenizer.convert_tokens_to_ids(piece) for piece in ("▁t", "</s>"))
     assert _bytes(tokenizer, [end, word, word]) == [b"", b"t", b" t"]
 
 

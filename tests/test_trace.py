@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.sources import SourceError, open_source
+from apps.sources import Finish, SourceError, open_source
 from apps.trace import DEFAULT_TRACE, FORMAT, TraceError, TraceSource, TraceWriter, main, record
 
 HEADER = json.dumps({"format": FORMAT, "model": "m", "prompt": "p", "recorded": "by hand"})
@@ -42,7 +42,7 @@ def test_reads_a_trace_written_by_hand(tmp_path: Path) -> None:
     reason=st.sampled_from(["stop", "length"]),
 )
 def test_what_is_written_is_read(
-    tmp_path_factory: pytest.TempPathFactory, gaps: list[float], data: st.DataObject, reason: str
+    tmp_path_factory: pytest.TempPathFactory, gaps: list[float], data: st.DataObject, reason: Finish
 ) -> None:
     path = tmp_path_factory.mktemp("trace") / "t.jsonl"
     tokens = [data.draw(st.binary(min_size=1, max_size=8)) for _ in gaps]
@@ -50,7 +50,7 @@ def test_what_is_written_is_read(
     with TraceWriter(path, model="modèle", prompt="line\nline", recorded="test") as writer:
         for seconds, token in zip(times, tokens, strict=True):
             writer.token(seconds, token)
-        writer.end(reason)  # type: ignore[arg-type]
+        writer.end(reason)
     source = TraceSource(path)
     assert [token for _, token in source.tokens] == tokens
     assert [seconds for seconds, _ in source.tokens] == pytest.approx(times, abs=1e-6)
@@ -154,7 +154,7 @@ def test_writer_refuses_what_the_reader_would_refuse(tmp_path: Path) -> None:
     with TraceWriter(tmp_path / "t", model="m", prompt="p", recorded="r") as writer:
         writer.token(1.0, b"a")
         for seconds, data in ((0.5, b"b"), (2.0, b""), (float("nan"), b"b"), (float("inf"), b"b")):
-            with pytest.raises(ValueError, match="token|time"):
+            with pytest.raises(ValueError, match=r"of a trace|goes back"):
                 writer.token(seconds, data)
     with pytest.raises(TraceError, match="end line is missing"):
         TraceSource(tmp_path / "t")
@@ -201,3 +201,9 @@ def test_record_command_says_what_is_wrong_in_one_line(
     status = main(["record", "--prompt", "p", "--out", out, "--model", str(tmp_path / "none")])
     assert status == 2
     assert capsys.readouterr().err.startswith("error: no model at")
+    assert main(["record", "--prompt", "p", "--out", out, "--tokens", "0"]) == 2
+    assert "at least 1 token" in capsys.readouterr().err
+    (tmp_path / "t").write_text("mine")
+    assert main(["record", "--prompt", "p", "--out", out]) == 2
+    assert capsys.readouterr().err == f"error: cannot write {out}: File exists\n"
+    assert (tmp_path / "t").read_text() == "mine"

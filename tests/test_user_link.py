@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from scipy.stats import binom
+from emulated import (  # type: ignore[import-not-found, unused-ignore]
+    CABLE,
+    PROBE,
+    Probes,
+    echo,
+    inside,
+    interval_999,
+    network,
+    probe,
+)
 
 from topologies import openvswitch, sandbox
 from topologies.backends import Choice
@@ -27,58 +34,6 @@ from topologies.user_link import UserLink
 from topologies.wifi import Network, NetworkError, build
 
 pytestmark = pytest.mark.emulation
-
-T = TypeVar("T")
-PROBE = str(Path(__file__).with_name("udp_probe.py"))
-CABLE = LinkProfile("cable", Direction(), Direction(), "test")
-Probes = list[tuple[float, float | None]]
-
-
-@contextmanager
-def network(up: Direction, down: Direction, server: LinkProfile = CABLE) -> Iterator[Network]:
-    profile = NetworkProfile(LinkProfile("access", up, down, "test"), server)
-    with openvswitch.OpenVSwitch():
-        made = build(profile, Choice("user", "test"), datapath=openvswitch.datapath())
-        try:
-            made.start()
-            made.wait_connected(10)
-            yield made
-        finally:
-            made.stop()
-
-
-def inside(function: Callable[[Network], T], up: Direction, down: Direction | None = None) -> T:
-    """The result of `function` on a network with this access link, in a sandbox of its own."""
-
-    def main() -> T:
-        with network(up, down or up) as made:
-            return function(made)
-
-    return sandbox.call(main)
-
-
-@contextmanager
-def echo(made: Network) -> Iterator[None]:
-    server = made.server.popen([sys.executable, PROBE, "echo", "4999"], stdin=subprocess.DEVNULL)
-    assert server.stdout.readline() == b"ready\n"
-    try:
-        yield
-    finally:
-        server.kill()
-        server.wait()
-
-
-def probe(made: Network, n: int, interval: float) -> Probes:
-    command = [sys.executable, PROBE, "send", "10.0.0.2", "4999", str(n), str(interval), "100"]
-    client = made.client.popen(command, stdin=subprocess.DEVNULL)
-    out, err = client.communicate()
-    assert client.returncode == 0, err
-    return [(sent, returned) for sent, returned in json.loads(out)]
-
-
-def interval_999(n: int, p: float) -> tuple[float, float]:
-    low, high = binom.interval(0.999, n, p)
-    return float(low), float(high)
 
 
 def read_fates(path: Path) -> list[dict[str, str]]:

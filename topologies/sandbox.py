@@ -124,7 +124,7 @@ def call(function: Callable[[], T]) -> T:
         def main() -> int:
             try:
                 result = pickle.dumps((True, function()))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - it is raised again outside
                 result = _pickled_error(error)
             outcome.write(result)
             outcome.flush()
@@ -148,7 +148,7 @@ def _pickled_error(error: Exception) -> bytes:
         outcome = pickle.dumps((False, error))
         pickle.loads(outcome)  # an exception with arguments of its own may fail only here
         return outcome
-    except Exception:
+    except Exception:  # noqa: BLE001 - pickle raises whatever the object's own code does
         return pickle.dumps((False, SandboxError(f"{type(error).__name__}: {error}\n{trace}")))
 
 
@@ -181,7 +181,7 @@ def _init(main: Callable[[], int], report: int, alive: int) -> NoReturn:
         if pid == 0:
             os.close(report)
             _main(main)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - it is raised again outside
         with open(report, "w") as stream:
             stream.write(" ".join(str(error).split()) or type(error).__name__)
         os._exit(1)
@@ -223,7 +223,7 @@ def _main(main: Callable[[], int]) -> NoReturn:
         if isinstance(status, str):
             print(status, file=sys.stderr)
             status = 1
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the end of the line: printed, then exit
         traceback.print_exc()
     finally:
         # Not sys.exit(): exit handlers belong to the outer process, which still lives.

@@ -42,9 +42,10 @@ class Network:
     """By name: `access` and `server`; `up` leads from the client to the server."""
     controller: str | None = None
     """Address of the OpenFlow controller; None: the switch learns addresses by itself."""
+    _ends: dict[str, tuple[End, End]] = field(default_factory=dict)
 
     def start(self) -> None:
-        """Start the switch. Raises NetworkError if Open vSwitch does not take it."""
+        """Start switch and links. Raises NetworkError if Open vSwitch does not take the switch."""
         self.mininet.start()
         bridges = subprocess.run(
             ["ovs-vsctl", "-t", "5", "list-ports", self.switch.name],
@@ -58,6 +59,9 @@ class Network:
         if bridges.returncode != 0 or set(bridges.stdout.split()) != expected:
             reason = " ".join(bridges.stderr.split()) or f"its ports are {bridges.stdout.split()}"
             raise NetworkError(f"switch {self.switch.name} did not start: {reason}")
+        # Only now: Open vSwitch removes the qdisc of an interface that it takes as a port.
+        for name, link in self.links.items():
+            link.attach(*self._ends[name])
 
     def wait_connected(self, timeout: float) -> None:
         """Wait until the switch is connected to its controller; traffic before that is lost.
@@ -159,7 +163,7 @@ def _join(
         for interface in (cable.intf1, cable.intf2):
             _switch_off_offloads(interface)
     first_end, second_end = (End(i.name, i.node.pid) for i in (cable.intf1, cable.intf2))
-    link.attach(first_end, second_end)
+    network._ends[name] = (first_end, second_end)
 
 
 def _switch_off_offloads(interface: Any) -> None:
