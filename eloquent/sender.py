@@ -61,7 +61,7 @@ class Sender:
         self.path = path or Path(validated=True)
         self.window = Window()
         self._backoff = 0
-        self._flight_at = -math.inf
+        self._flight_at = self._probe_at = -math.inf
         self._unanswered_since: float | None = None
         self._quiet = False
         self._blocked = False  # the last flight exceeded the amplification limit
@@ -111,6 +111,7 @@ class Sender:
         """The peer has a new address. What is in flight went to the old one: send it again."""
         self.path = path
         self.window.void_flight()
+        self._probe_at = -math.inf
         self.heard(now)
 
     # -- when ------------------------------------------------------------------------------------
@@ -135,6 +136,9 @@ class Sender:
         if self._blocked or not window:
             return None
         if window.unsent > window.base:
+            if self.scheme.steady and not self._quiet:
+                since = max(window.first_sent(window.base), self._probe_at)
+                return since + self.path.rtt.probe_timeout
             return window.last_sent(window.base) + self._probe_timeout()
         if self._quiet:  # tokens that came during an outage; nothing older is left
             return self._flight_at + self._probe_timeout()
@@ -167,7 +171,9 @@ class Sender:
         runs = window.pack(self.scheme.on_timeout(window, now, self._probe_timeout()))
         if not runs:  # never wait for a token without sending anything
             runs = window.pack(window.unacknowledged())
-        self._backoff = min(self._backoff + 1, 16)
+        self._probe_at = now
+        if self._quiet or not self.scheme.steady:
+            self._backoff = min(self._backoff + 1, 16)
         return runs[: PROBE_DATAGRAMS if self._quiet else FLIGHT_DATAGRAMS]
 
     def _flight(self, now: float) -> list[Run]:

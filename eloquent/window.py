@@ -22,11 +22,11 @@ class WindowFull(RuntimeError):
 
 
 class _Entry:
-    __slots__ = ("acknowledged", "last_sent", "token")
+    __slots__ = ("acknowledged", "first_sent", "last_sent", "token")
 
     def __init__(self, token: bytes | None) -> None:
         self.token = token  # None: the end of the stream, which has an index of its own
-        self.last_sent = -math.inf
+        self.first_sent = self.last_sent = -math.inf
         self.acknowledged = False
 
 
@@ -132,12 +132,19 @@ class Window:
         """When ``index`` was sent for the last time; -inf when it never was."""
         return self._entries[index - self.base].last_sent
 
+    def first_sent(self, index: int) -> float:
+        """When ``index`` was sent for the first time; -inf when it never was."""
+        return self._entries[index - self.base].first_sent
+
     def mark_sent(self, run: Run, now: float) -> None:
         """Note that ``run``, made by ``pack``, left at ``now``."""
         first, tokens, end = run
         stop = first + len(tokens) + (end is not None)
         for index in range(first, stop):
-            self._entries[index - self.base].last_sent = now
+            entry = self._entries[index - self.base]
+            entry.last_sent = now
+            if entry.first_sent < 0:
+                entry.first_sent = now
         if stop > self.unsent:
             fresh = tokens[self.unsent - first :] if self.unsent > first else tokens
             self.bytes_in_flight += sum(map(token_size, fresh))
@@ -146,7 +153,7 @@ class Window:
     def void_flight(self) -> None:
         """What is in flight will not arrive: everything is due again."""
         for _, entry in zip(range(self.unsent - self.base), self._entries, strict=False):
-            entry.last_sent = -math.inf
+            entry.first_sent = entry.last_sent = -math.inf
 
     def pack(self, indices: Iterable[int]) -> list[Run]:
         """Cut ascending ``indices`` into runs that fit into one datagram each.

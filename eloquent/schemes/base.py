@@ -14,10 +14,16 @@ class Scheme(ABC):
 
     Both methods return indices of the window in ascending order; the sender packs them into as
     few datagrams as possible, oldest first, and sends each datagram ``copies`` times.
+
+    ``steady`` decides when something is repeated. False: a probe timeout after the oldest
+    unacknowledged token was sent for the last time, doubled each time (RFC 9002, section 6.2.1).
+    True: every probe timeout, whether new tokens were sent meanwhile or not, and without doubling
+    until nothing was heard for a second (as mosh does for ten).
     """
 
     name: ClassVar[str]
     copies: int = 1
+    steady: bool = False
 
     def __init__(self, argument: str = "") -> None:
         if argument:

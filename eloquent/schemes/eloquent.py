@@ -9,9 +9,15 @@ from .base import Scheme
 
 
 class Eloquent(Scheme):
-    """Any datagram that arrives can be shown at once: nothing it builds on can be missing."""
+    """Any datagram that arrives can be shown at once: nothing it builds on can be missing.
+
+    The paper does not say when something is repeated. Here an overdue ACK starts repetitions at a
+    steady pace, so that an outage is over for the reader soon after it is over for the network,
+    even if the model is slow with its next token.
+    """
 
     name = "eloquent"
+    steady = True
 
     def on_token(self, window: Window, now: float) -> Iterable[int]:
         return window.unacknowledged()
