@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from apps.model import default_model, locate
 from apps.sources import SourceError
 from apps.trace import DEFAULT_TRACE, TraceSource
 from eloquent import schemes as eloquent_schemes
@@ -87,8 +88,10 @@ def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[s
         TraceSource(source[6:] or DEFAULT_TRACE)  # a broken file is an error now, not later
     elif source != "model":
         raise UsageError(f"--source: {source!r} is neither model nor trace nor trace:FILE")
-    if options.model is not None and not Path(options.model).exists():
-        raise UsageError(f"--model: {options.model} does not exist")
+    if options.model is not None:
+        locate(Path(options.model))
+    elif source == "model":
+        default_model()
     knobs = {name: getattr(options, name) for name in scenario.knobs()}
     try:
         network = scenario.network(**knobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -39,7 +40,8 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
         (["--schemes", "duplicate:9"], ["duplicate", "'9'"]),
         (["--source", "radio"], ["--source", "'radio'", "trace:FILE"]),
         (["--source", "trace:/no/such/file"], ["/no/such/file"]),
-        (["--model", "/no/such/model"], ["--model", "/no/such/model"]),
+        (["--model", "/no/such/model"], ["/no/such/model"]),
+        (["--model", str(Path(__file__).parent)], ["not a model folder", "config.json"]),
         (["--runs", "0"], ["--runs", "'0'"]),
         (["--link", "string"], ["--link", "'string'"]),
         (["--loss", "1.3"], ["--loss 1.3"]),
@@ -73,3 +75,36 @@ def test_an_existing_folder_is_never_written_to(tmp_path: Path) -> None:
     line = one_line(run("--quick", "--out", str(tmp_path)))
     assert str(tmp_path) in line
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def without(hidden: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run where an empty folder hides ``hidden``, for this process alone."""
+    shell = f'mount -t tmpfs none {hidden} && exec "$0" "$@"'
+    return subprocess.run(
+        ["unshare", "--mount", "sh", "-c", shell, sys.executable, str(SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.emulation
+def test_without_tun_it_says_so(tmp_path: Path) -> None:
+    done = without("/dev/net", "--quick", "--link", "user", "--out", str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "error: " in done.stderr
+    assert "/dev/net/tun" in done.stderr
+
+
+@pytest.mark.emulation
+def test_without_mininet_it_says_so(tmp_path: Path) -> None:
+    spec = importlib.util.find_spec("mininet")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = str(Path(spec.origin).parent.resolve())
+    done = without(folder, "--quick", "--out", str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "Mininet" in done.stderr
+    assert "setup.sh" in done.stderr

@@ -11,7 +11,6 @@ with OpenVSwitch():
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -106,9 +105,10 @@ def build(
     """
     if datapath not in ("kernel", "user"):
         raise NetworkError(f"the datapath must be kernel or user, not {datapath!r}")
-    if importlib.util.find_spec("mininet") is None:
-        raise NetworkError("Mininet is not installed: run setup.sh")
-    parts = importlib.import_module("topologies.mininet_parts")
+    try:
+        parts = importlib.import_module("topologies.mininet_parts")
+    except ModuleNotFoundError as missing:
+        raise NetworkError(f"Mininet is not installed ({missing}): run setup.sh") from None
     from mininet.log import setLogLevel
     from mininet.net import Mininet
     from mininet.node import OVSSwitch
