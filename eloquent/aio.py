@@ -81,7 +81,7 @@ class Reply:
         """Send one token; waits while the client is far behind. Longer than 1024 B is cut."""
         for start in range(0, len(token) or 1, MAX_TOKEN):
             part = token[start : start + MAX_TOKEN]
-            while not self.cancelled and self.stream.room() < len(part):
+            while not self.cancelled and self.stream.room() < max(len(part), 1):
                 await self._endpoint.progress()
             self.stream.push(part, self._endpoint.loop.time())
             self._endpoint.pump()

@@ -57,9 +57,11 @@ class Parser:
         """The records that ``data``, received at ``now``, completes, in order."""
         self._buffer += data
         out: list[Token | End] = []
-        while len(self._buffer) >= _LENGTH.size:
+        while self._ended or len(self._buffer) >= _LENGTH.size:
             if self._ended:
-                raise MalformedRecord(f"{len(self._buffer)} bytes after the END record")
+                if self._buffer:
+                    raise MalformedRecord(f"{len(self._buffer)} bytes after the END record")
+                break
             (length,) = _LENGTH.unpack_from(self._buffer)
             if length == _END_MARK:
                 if len(self._buffer) < _END.size:

@@ -174,7 +174,11 @@ class Sender:
         self._probe_at = now
         if self._quiet or not self.scheme.steady:
             self._backoff = min(self._backoff + 1, 16)
-        return runs[: PROBE_DATAGRAMS if self._quiet else FLIGHT_DATAGRAMS]
+        return runs[: self._most(PROBE_DATAGRAMS if self._quiet else FLIGHT_DATAGRAMS)]
+
+    def _most(self, datagrams: int) -> int:
+        """How many runs make at most that many datagrams, copies included."""
+        return max(1, datagrams // self.scheme.copies)
 
     def _flight(self, now: float) -> list[Run]:
         window = self.window
@@ -183,8 +187,8 @@ class Sender:
             # A window of many datagrams (a long prompt, a long outage): repeating all of it with
             # each new token would be a flood. Send what was never sent, as ACKs make room.
             room = (FLIGHT_BYTES - window.bytes_in_flight) // DATAGRAM_TOKENS + 1
-            return window.pack(range(window.unsent, window.next_index))[:room]
-        return window.pack(self.scheme.on_token(window, now))[:FLIGHT_DATAGRAMS]
+            return window.pack(range(window.unsent, window.next_index))[: self._most(room)]
+        return window.pack(self.scheme.on_token(window, now))[: self._most(FLIGHT_DATAGRAMS)]
 
     def _emit(self, runs: list[Run], now: float) -> list[bytes]:
         out: list[bytes] = []

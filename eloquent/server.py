@@ -105,7 +105,7 @@ class Stream:
         """
         if self.ended is not None:
             return
-        if self.room() < len(token):
+        if self.room() < max(len(token), 1):
             raise WindowFull(f"no room for {len(token)} bytes: {self.room()} are left")
         self._answer.push(token, now)
         self._server._touch(self)

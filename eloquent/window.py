@@ -48,7 +48,7 @@ class Window:
         self._entries: deque[_Entry] = deque()
         #: Bytes of tokens that are kept.
         self.bytes_held = 0
-        #: Bytes of tokens (with their lengths) that were sent and are not acknowledged.
+        #: Bytes (with their lengths) of what was sent and is not acknowledged.
         self.bytes_in_flight = 0
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class Window:
             raise RuntimeError("the stream has been finished")
         if len(token) > MAX_TOKEN:
             raise ValueError(f"a token has {len(token)} bytes; split it, {MAX_TOKEN} is the most")
-        if self.room() < len(token):
+        if self.room() < max(len(token), 1):
             raise WindowFull(
                 f"{len(self._entries)} tokens with {self.bytes_held} bytes wait for the peer"
             )
@@ -118,8 +118,7 @@ class Window:
         if entry.acknowledged:
             return False
         entry.acknowledged = True
-        if entry.token is not None:
-            self.bytes_in_flight -= token_size(entry.token)
+        self.bytes_in_flight -= token_size(entry.token or b"")
         return True
 
     def unacknowledged(self) -> Iterator[int]:
@@ -145,10 +144,10 @@ class Window:
             entry.last_sent = now
             if entry.first_sent < 0:
                 entry.first_sent = now
-        if stop > self.unsent:
-            fresh = tokens[self.unsent - first :] if self.unsent > first else tokens
-            self.bytes_in_flight += sum(map(token_size, fresh))
-            self.unsent = stop
+        # Tokens that a scheme has skipped count as sent: the next repetition brings them.
+        for index in range(self.unsent, stop):
+            self.bytes_in_flight += token_size(self._entries[index - self.base].token or b"")
+        self.unsent = max(self.unsent, stop)
 
     def void_flight(self) -> None:
         """What is in flight will not arrive: everything is due again."""

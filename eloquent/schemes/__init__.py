@@ -25,7 +25,7 @@ def _classes() -> dict[str, type[Scheme]]:
     while pending:
         cls = pending.pop()
         pending += cls.__subclasses__()
-        if getattr(cls, "name", None):
+        if "name" in vars(cls):  # not an inherited one
             found[cls.name] = cls
     return found
 
