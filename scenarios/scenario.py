@@ -24,8 +24,8 @@ class Scenario:
     prompts: tuple[str, ...]
     schemes: tuple[str, ...] = ("eloquent", "duplicate", "tcp")
     baseline: str = "tcp"
-    runs: int = 10
-    tokens: int = 120
+    runs: int = 6
+    tokens: int = 100
     theta: float = 0.2
 
     def knobs(self) -> dict[str, float]:
