@@ -25,7 +25,7 @@ class Scenario:
     schemes: tuple[str, ...] = ("eloquent", "duplicate", "tcp")
     baseline: str = "tcp"
     runs: int = 6
-    tokens: int = 100
+    tokens: int = 80
     theta: float = 0.2
 
     def knobs(self) -> dict[str, float]:

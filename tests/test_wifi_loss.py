@@ -19,7 +19,7 @@ from analysis.results import load
 
 pytestmark = pytest.mark.emulation
 SCRIPT = Path(__file__).parent.parent / "scenarios" / "wifi_loss.py"
-TOKENS = 100  # of an answer, by default
+TOKENS = 80  # of an answer, by default
 COLUMNS = {
     *("scenario", "scheme", "run", "seed", "stall_ratio", "gap_share", "gap_p50", "gap_p95"),
     *("gap_p99", "ttft", "tokens", "tokens_lost", "datagrams", "wire_bytes", "payload_bytes"),
