@@ -9,9 +9,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from network import Network, lossy  # type: ignore[import-not-found]
 
 from eloquent.schemes import Scheme
-from network import Network, lossy
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
