@@ -23,8 +23,8 @@ from eloquent import Server, Token, records
 from eloquent.aio import Reply, ServerEndpoint
 
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
-#: A client that sends its prompt slower than this is dropped (as PROMPT_LEASE does for UDP).
-PROMPT_TIMEOUT = 10.0
+#: A TCP client from which no prompt comes for this long (s) is dropped.
+PROMPT_TIMEOUT = 60.0
 
 
 class TokenServer:

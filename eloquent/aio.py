@@ -7,7 +7,7 @@ The only module of the library that touches sockets and clocks. Both ends are th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, cast
 
 from .client import Client
@@ -190,7 +190,7 @@ async def connect(
     return endpoint
 
 
-async def ask(prompt: bytes, host: str, port: int) -> AsyncIterator[Token]:
+async def ask(prompt: bytes, host: str, port: int) -> AsyncGenerator[Token, None]:
     """Iterate over the tokens of the answer, each at the moment it can be shown.
 
     Leaving the loop early (``aclose``) cancels the answer at the server. Raises AnswerLost when

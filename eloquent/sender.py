@@ -32,7 +32,10 @@ FLIGHT_INTERVAL = 0.005
 #: The backed-off probe timeout never exceeds the larger of this and the plain probe timeout, so
 #: that an outage of any length ends at most this long after the network is back.
 PROBE_INTERVAL = 0.2
-#: The same before the first RTT sample, when nothing is known about the path.
+#: No probe timeout is shorter than this: on a fast path the peer's scheduling, which the RTT's
+#: variation does not show, would look like loss; and it bounds the rate to 50 repetitions/s.
+MIN_PROBE_INTERVAL = 0.02
+#: PROBE_INTERVAL before the first RTT sample, when nothing is known about the path.
 INITIAL_PROBE_INTERVAL = 0.5
 #: When nothing was heard for this long although an answer was due, new tokens trigger no
 #: datagrams any more, and each probe carries at most PROBE_DATAGRAMS.
@@ -138,15 +141,19 @@ class Sender:
         if window.unsent > window.base:
             if self.scheme.steady and not self._quiet:
                 since = max(window.first_sent(window.base), self._probe_at)
-                return since + self.path.rtt.probe_timeout
+                return since + self._plain_timeout()
             return window.last_sent(window.base) + self._probe_timeout()
         if self._quiet:  # tokens that came during an outage; nothing older is left
             return self._flight_at + self._probe_timeout()
         return None
 
+    def _plain_timeout(self) -> float:
+        """PTO without backoff."""
+        return max(self.path.rtt.probe_timeout, MIN_PROBE_INTERVAL)
+
     def _probe_timeout(self) -> float:
         """PTO with backoff (RFC 9002, section 6.2.1, but with an upper limit)."""
-        plain = self.path.rtt.probe_timeout
+        plain = self._plain_timeout()
         ceiling = PROBE_INTERVAL if self.path.rtt.samples else INITIAL_PROBE_INTERVAL
         return min(plain * 2.0**self._backoff, max(plain, ceiling))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from .path import Path
 from .receiver import Receiver
+from .schemes import create as create_scheme
 from .sender import Sender
 from .window import WINDOW_BYTES, WindowFull
 from .wire import (
@@ -26,8 +27,6 @@ from .wire import (
 
 #: A client of which nothing was heard for this long is given up; it PINGs every 5 s at least.
 LEASE = 60.0
-#: A prompt of which nothing new came for this long is given up.
-PROMPT_LEASE = 10.0
 MAX_STREAMS = 1024
 MAX_TOTAL_BYTES = 64 * 1024 * 1024
 #: Ended streams whose late datagrams are recognised, so that a prompt is never answered twice.
@@ -71,7 +70,7 @@ class Stream:
         self._prompt_bytes = 0
         self._asked = False
         self._newest: int | None = None
-        self._heard_at = self._progress_at = now
+        self._heard_at = now
         self._accounted = 0
         self._due: float | None = None
         #: How the stream ended (see ``Ended``), None while it lives.
@@ -118,6 +117,11 @@ class Stream:
 
     def _receive(self, message: Message, size: int, address: Address, now: float) -> bytes | None:
         """Takes a message; returns the prompt when it is complete. Raises MalformedDatagram."""
+        if isinstance(message, Ack):
+            self._answer.receive(message, now)
+        self._answer.heard(now)
+        tokens = self._prompt.receive(message, now)
+        # Only a message that makes sense may change the address.
         if address != self.address:
             self._consider_move(message, address, now)
         if self._newest is None or _newer(message.sent_at, self._newest):
@@ -125,12 +129,7 @@ class Stream:
         if address == self.address:
             self._path.received(size)
         self._heard_at = now
-        if isinstance(message, Ack):
-            self._answer.receive(message, now)
-        self._answer.heard(now)
-        tokens = self._prompt.receive(message, now)
         if tokens:
-            self._progress_at = now
             self._parts += [token.data for token in tokens]
             self._prompt_bytes += sum(len(token.data) for token in tokens)
         if self._prompt.complete and not self._asked:
@@ -152,8 +151,6 @@ class Stream:
         return now >= self._lease_end()
 
     def _lease_end(self) -> float:
-        if not self._asked:
-            return self._progress_at + PROMPT_LEASE
         return self._heard_at + LEASE
 
     def _datagrams(self, now: float) -> list[bytes]:
@@ -175,7 +172,8 @@ class Server:
     """Answers prompts from any number of clients, each with the same ``scheme``.
 
     Use: feed ``receive``, take ``events``, push tokens into the streams, and after each of these
-    and at ``next_timeout`` send what ``datagrams`` returns.
+    and at ``next_timeout`` send what ``datagrams`` returns. Raises ValueError for an unknown
+    scheme.
     """
 
     def __init__(
@@ -185,6 +183,7 @@ class Server:
         random_bits: Callable[[int], int] = secrets.randbits,
         max_streams: int = MAX_STREAMS,
     ) -> None:
+        create_scheme(scheme)  # an unknown one is an error now, not with the first prompt
         self.scheme = scheme
         self.max_streams = max_streams
         #: Bytes of prompts and tokens that are held for all streams together.
@@ -272,6 +271,10 @@ class Server:
         self._touched.pop(stream, None)
         self.bytes_held -= stream._accounted
         stream._accounted = 0
+        if len(self._timers) > 2 * len(self._streams) + 64:
+            # Under a flood of short-lived streams their timers would hold them for a minute.
+            self._timers = [t for t in self._timers if t[2].ended is None and t[2]._due == t[0]]
+            heapq.heapify(self._timers)
         self._events.append(Ended(stream, how))
 
     def cancel(self, stream: Stream, now: float) -> None:

@@ -167,16 +167,16 @@ class Network:
         self.at(self.now + self.think, lambda: step(0))
 
     def _pump(self) -> None:
+        for datagram, address in self.server.datagrams(self.now):
+            self._send(datagram, "down", address)
+        for datagram in self.client.datagrams(self.now):
+            self._send(datagram, "up", self.client_address)
         for event in self.server.events():
             if isinstance(event, Asked):
                 self.asked.append(event.prompt)
                 self._answer(event.stream)
             elif isinstance(event, Ended):
                 self.ended.append(event.how)
-        for datagram, address in self.server.datagrams(self.now):
-            self._send(datagram, "down", address)
-        for datagram in self.client.datagrams(self.now):
-            self._send(datagram, "up", self.client_address)
 
     def run(self, until: float = 300.0, stop: Callable[[], bool] | None = None) -> Network:
         """Run until the client is closed (or ``stop``), or until ``until`` seconds."""
