@@ -7,7 +7,8 @@ The only module of the library that touches sockets and clocks. Both ends are th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Any, cast
 
 from .client import Client
@@ -44,18 +45,17 @@ class _Endpoint(asyncio.DatagramProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         now = self.loop.time()
-        if isinstance(self.core, Server):
-            for datagram, address in self.core.datagrams(now):
-                self._transport.sendto(datagram, cast(Any, address))
-                self.datagrams_sent += 1
-        else:
-            for datagram in self.core.datagrams(now):
-                self._transport.sendto(datagram)
-                self.datagrams_sent += 1
+        for datagram, address in self._due(now):
+            self._transport.sendto(datagram, address)
+            self.datagrams_sent += 1
         if self._timer is not None:
             self._timer.cancel()
         due = self.core.next_timeout()
         self._timer = None if due is None else self.loop.call_at(due, self.pump)
+
+    def _due(self, now: float) -> Iterable[tuple[bytes, Any]]:
+        """The (datagram, address) pairs that are to be sent now."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close the socket."""
@@ -81,7 +81,7 @@ class Reply:
         """Send one token; waits while the client is far behind. Longer than 1024 B is cut."""
         for start in range(0, len(token) or 1, MAX_TOKEN):
             part = token[start : start + MAX_TOKEN]
-            while not self.cancelled and self.stream.room() < max(len(part), 1):
+            while not self.cancelled and self.stream.room() < len(part):
                 await self._endpoint.progress()
             self.stream.push(part, self._endpoint.loop.time())
             self._endpoint.pump()
@@ -125,13 +125,24 @@ class ServerEndpoint(_Endpoint):
     async def _answer(self, prompt: bytes, reply: Reply) -> None:
         try:
             await self._handler(prompt, reply)
-        except Exception:
+        except BaseException:  # a cancelled task as well
             # The reader must not wait for an answer that cannot come.
             self.core.cancel(reply.stream, self.loop.time())
             self.pump()
             raise
         if reply.stream.ended is None and not reply.stream.finished:
             reply.finish()
+
+    def _due(self, now: float) -> Iterable[tuple[bytes, Any]]:
+        return cast(Iterable[tuple[bytes, Any]], self.core.datagrams(now))
+
+    def close(self) -> None:
+        """Tell every client, end the handlers, close the socket."""
+        self.core.cancel_all(self.loop.time())
+        self.pump()
+        for task in self._tasks:
+            task.cancel()
+        super().close()
 
     async def progress(self) -> None:
         """Wait until something has arrived or a stream has ended."""
@@ -159,13 +170,21 @@ class ClientEndpoint(_Endpoint):
 
     core: Client
 
-    def __init__(self, client: Client, on_tokens: Callable[[list[Token]], None]) -> None:
+    def __init__(
+        self, client: Client, server: Any, on_tokens: Callable[[list[Token]], None]
+    ) -> None:
         super().__init__(client)
+        self._server = server
         self._on_tokens = on_tokens
         #: Set when nothing is left to do, the lingering included.
         self.closed = asyncio.Event()
 
+    def _due(self, now: float) -> Iterable[tuple[bytes, Any]]:
+        return ((datagram, self._server) for datagram in self.core.datagrams(now))
+
     def datagram_received(self, data: bytes, addr: Any) -> None:
+        if addr[:2] != self._server[:2]:
+            return
         self.datagrams_received += 1
         tokens = self.core.receive(data, self.loop.time())
         self.pump()  # the ACK leaves before the tokens are shown
@@ -177,15 +196,24 @@ class ClientEndpoint(_Endpoint):
             self.closed.set()
             self._on_tokens([])
 
+    def close(self) -> None:
+        """Close the socket; whoever waits for ``closed`` goes on."""
+        super().close()
+        self.closed.set()
+
 
 async def connect(
     prompt: bytes, host: str, port: int, on_tokens: Callable[[list[Token]], None]
 ) -> ClientEndpoint:
     """Ask ``prompt``; see ``ClientEndpoint``. For most uses ``ask`` is simpler."""
     loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    family, _, _, _, server = found[0]
     client = Client(prompt, loop.time())
+    # Not connected: a connected socket keeps its source address when the host gets a new one.
+    anywhere = "::" if family == socket.AF_INET6 else "0.0.0.0"
     _, endpoint = await loop.create_datagram_endpoint(
-        lambda: ClientEndpoint(client, on_tokens), remote_addr=(host, port)
+        lambda: ClientEndpoint(client, server, on_tokens), local_addr=(anywhere, 0), family=family
     )
     return endpoint
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from .path import Path
 from .receiver import Receiver, Token
 from .sender import Sender
-from .window import WINDOW_BYTES
+from .window import MAX_PROMPT
 from .wire import (
     MAX_TOKEN,
     Ack,
@@ -34,8 +34,8 @@ CANCEL_TRIES = 25
 class Client:
     """Asks one question and receives the answer. Sans-I/O.
 
-    ``prompt`` is any bytes up to 256 KiB. ``random_bits`` is the source of the stream id and the
-    clock salt; give one of your own only for repeatable simulations.
+    ``prompt`` is any bytes up to ``window.MAX_PROMPT`` (240 KiB). ``random_bits`` is the source
+    of the stream id and the clock salt; give one of your own only for repeatable simulations.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class Client:
         scheme: str = "eloquent",
         random_bits: Callable[[int], int] = secrets.randbits,
     ) -> None:
-        if len(prompt) > WINDOW_BYTES:
-            raise ValueError(f"the prompt has {len(prompt)} bytes, more than {WINDOW_BYTES}")
+        if len(prompt) > MAX_PROMPT:
+            raise ValueError(f"the prompt has {len(prompt)} bytes, more than {MAX_PROMPT}")
         self.stream_id = random_bits(64)
         # The client chose the server's address itself, so there is nothing to prove.
         path = Path(validated=True, salt=random_bits(32))
@@ -112,7 +112,7 @@ class Client:
             tokens = self._answer.receive(message, now)
             # Whoever answers has the prompt, whatever happened to the ACKs for it.
             self._prompt_done |= isinstance(message, Data) or self._prompt.complete
-            # Before that, the prompt itself is what keeps asking.
+            # Before that, the prompt itself keeps asking.
             self._answer.pings = self._prompt_done
         except MalformedDatagram:
             self.malformed += 1
@@ -127,8 +127,12 @@ class Client:
             self._lingered = True  # the server has forgotten the stream: it got our last ACK
         elif self._cancel_at is not None:
             self.error = "cancelled"
-        elif message.reason is CancelReason.UNKNOWN_STREAM and not self._prompt_done:
-            return  # an ACK of ours overtook the prompt
+        elif (
+            message.reason is CancelReason.UNKNOWN_STREAM
+            and not self._prompt_done
+            and not self._path.remembers(message.sent_at)
+        ):
+            return  # an ACK of ours overtook the prompt; an answer to the prompt has its stamp
         else:
             self.error = f"refused by the server: {message.reason.name.lower().replace('_', ' ')}"
 

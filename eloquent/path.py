@@ -58,6 +58,10 @@ class Path:
             self.rtt.add(max(0.0, now - sent), delay / 1e6)
         return True
 
+    def remembers(self, stamp: int) -> bool:
+        """Whether ``stamp`` was sent here and is not answered yet."""
+        return stamp in self._stamps
+
     def received(self, size: int) -> None:
         """``size`` bytes came from the peer's address."""
         self._received += size

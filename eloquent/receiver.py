@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from .path import Path
-from .window import WINDOW_BYTES, WINDOW_TOKENS
+from .window import TOKEN_OVERHEAD, WINDOW_BYTES, WINDOW_TOKENS
 from .wire import (
     MAX_RANGES,
     Ack,
@@ -26,7 +26,7 @@ from .wire import (
 #: NAT binding and the lease, tells the server a new address, and ends the server's backoff.
 PING_INTERVAL = 0.25
 #: Each answered PING without a token doubles the interval up to this (a model that "thinks").
-#: NATs keep UDP bindings for 30 s and more (RFC 4787, REQ-5), so 5 s survives lost PINGs.
+#: RFC 4787 asks NATs to keep UDP bindings for 2 minutes, but many give 30 s.
 KEEPALIVE = 5.0
 #: After this long without any answer PINGs are sent once a second only (as mosh does).
 FAST_PING_TIME = 10.0
@@ -77,6 +77,7 @@ class Receiver:
         self._ack_due = False
         self._heard_at = self._data_at = now
         self._ping_at = -math.inf
+        self._unanswered_since: float | None = None
         self._interval = PING_INTERVAL
 
     @property
@@ -96,7 +97,7 @@ class Receiver:
         tokens: list[Token] = []
         if isinstance(message, Data):
             tokens = self._take(message, now)
-        elif self._ping_at > self._heard_at:
+        elif self._unanswered_since is not None:
             self._interval = min(2 * self._interval, KEEPALIVE)  # an answer without a token
         self.heard(now)
         if isinstance(message, Data) or message.asks:
@@ -107,10 +108,12 @@ class Receiver:
         """The peer has a new address: ask it at once to prove that."""
         self.path = path
         self._ping_at = -math.inf
+        self._unanswered_since = None
 
     def heard(self, now: float) -> None:
         """The peer is alive."""
         self._heard_at = now
+        self._unanswered_since = None
 
     def _take(self, data: Data, now: float) -> list[Token]:
         stop = data.first + len(data.tokens)
@@ -126,13 +129,14 @@ class Receiver:
         for index, token in enumerate(data.tokens, data.first):
             if index < self.next or index in self._ahead:
                 continue
-            if index - self.next >= WINDOW_TOKENS or self.bytes_held + len(token) > WINDOW_BYTES:
+            cost = len(token) + TOKEN_OVERHEAD
+            if index - self.next >= WINDOW_TOKENS or self.bytes_held + cost > WINDOW_BYTES:
                 break  # not acknowledged, so the sender keeps it
             self._ahead[index] = Token(index, token, now)
-            self.bytes_held += len(token)
+            self.bytes_held += cost
         out = []
         while (ready := self._ahead.pop(self.next, None)) is not None:
-            self.bytes_held -= len(ready.data)
+            self.bytes_held -= len(ready.data) + TOKEN_OVERHEAD
             out.append(ready)
             self.next += 1
         # A model that is slow between tokens is no reason for PINGs.
@@ -164,8 +168,10 @@ class Receiver:
         if not self.pings or self.complete:
             return None
         interval = self._interval
-        if self._ping_at - self._heard_at > FAST_PING_TIME:
-            interval = max(interval, SLOW_PING_INTERVAL)
+        if self._unanswered_since is not None:  # lost, it seems: ask again soon
+            slow = self._ping_at - self._unanswered_since > FAST_PING_TIME
+            patience = max(PING_INTERVAL, 2 * self.path.rtt.probe_timeout)
+            interval = SLOW_PING_INTERVAL if slow else min(patience, SLOW_PING_INTERVAL)
         return max(self._heard_at, self._ping_at) + interval
 
     def next_timeout(self) -> float | None:
@@ -191,9 +197,11 @@ class Receiver:
             ping,
         )
         out = encode(message)
+        if ping:  # also when it may not be sent: the next try is an interval away
+            self._ping_at = now
+            if self._unanswered_since is None:
+                self._unanswered_since = now
         if not self.path.may_send(len(out)):
             return []  # the peer asks again
-        if ping:
-            self._ping_at = now
         self.path.sent(len(out))
         return [out]

@@ -32,12 +32,17 @@ FLIGHT_INTERVAL = 0.005
 #: The backed-off probe timeout never exceeds the larger of this and the plain probe timeout, so
 #: that an outage of any length ends at most this long after the network is back.
 PROBE_INTERVAL = 0.2
+#: PROBE_INTERVAL once only the END is missing: the reader has all tokens.
+END_PROBE_INTERVAL = 1.0
 #: No probe timeout is shorter than this: on a fast path the peer's scheduling, which the RTT's
 #: variation does not show, would look like loss; and it bounds the rate to 50 repetitions/s.
 MIN_PROBE_INTERVAL = 0.02
+#: Nor is the plain one longer than this (as in mosh): one answer that was stuck for seconds must
+#: not stop the repetitions for three times as long.
+MAX_PROBE_INTERVAL = 1.0
 #: PROBE_INTERVAL before the first RTT sample, when nothing is known about the path.
 INITIAL_PROBE_INTERVAL = 0.5
-#: When nothing was heard for this long although an answer was due, new tokens trigger no
+#: When nothing was answered for this long although an answer was due, new tokens trigger no
 #: datagrams any more, and each probe carries at most PROBE_DATAGRAMS.
 QUIET_AFTER = 1.0
 PROBE_DATAGRAMS = 2
@@ -97,17 +102,18 @@ class Sender:
         if not isinstance(message, Ack) or message.stream_id != self.stream_id:
             raise MalformedDatagram(f"not an ACK of stream {self.stream_id:016x}: {message!r:.60}")
         try:
-            self.window.acknowledge(message)
+            news = self.window.acknowledge(message)
         except ValueError as error:
             raise MalformedDatagram(str(error)) from None
-        self.path.answered(message.echo, message.delay, now)
+        if self.path.answered(message.echo, message.delay, now) or news:
+            # Only an answer to what was sent shows that the way to the peer is open.
+            self._unanswered_since = None
+            self._quiet = False
         self.heard(now)
 
     def heard(self, now: float) -> None:
         """The peer is alive: whatever it sent ends the backoff."""
         self._backoff = 0
-        self._unanswered_since = None
-        self._quiet = False
         self._blocked = False
 
     def move(self, path: Path, now: float) -> None:
@@ -115,6 +121,8 @@ class Sender:
         self.path = path
         self.window.void_flight()
         self._probe_at = -math.inf
+        self._unanswered_since = None
+        self._quiet = False
         self.heard(now)
 
     # -- when ------------------------------------------------------------------------------------
@@ -149,12 +157,14 @@ class Sender:
 
     def _plain_timeout(self) -> float:
         """PTO without backoff."""
-        return max(self.path.rtt.probe_timeout, MIN_PROBE_INTERVAL)
+        return min(max(self.path.rtt.probe_timeout, MIN_PROBE_INTERVAL), MAX_PROBE_INTERVAL)
 
     def _probe_timeout(self) -> float:
         """PTO with backoff (RFC 9002, section 6.2.1, but with an upper limit)."""
         plain = self._plain_timeout()
         ceiling = PROBE_INTERVAL if self.path.rtt.samples else INITIAL_PROBE_INTERVAL
+        if self.window.only_end_missing:
+            ceiling = END_PROBE_INTERVAL
         return min(plain * 2.0**self._backoff, max(plain, ceiling))
 
     # -- what ------------------------------------------------------------------------------------
@@ -163,7 +173,7 @@ class Sender:
         """The datagrams that are to be sent now."""
         since = self._unanswered_since
         if since is not None:
-            self._quiet = now - since > max(QUIET_AFTER, 3 * self.path.rtt.probe_timeout)
+            self._quiet = now - since > max(QUIET_AFTER, 3 * self._plain_timeout())
         out: list[bytes] = []
         if _due(self._next_probe(), now):
             out = self._emit(self._probe(now), now)
@@ -175,13 +185,15 @@ class Sender:
 
     def _probe(self, now: float) -> list[Run]:
         window = self.window
-        runs = window.pack(self.scheme.on_timeout(window, now, self._probe_timeout()))
-        if not runs:  # never wait for a token without sending anything
-            runs = window.pack(window.unacknowledged())
+        most = self._most(PROBE_DATAGRAMS if self._quiet else FLIGHT_DATAGRAMS)
+        runs = window.pack(self.scheme.on_timeout(window, now, self._probe_timeout()), most)
+        if not runs or runs[0][0] > window.base:
+            # Whatever a scheme prefers: the oldest token is never waited for without sending it.
+            runs = window.pack(window.unacknowledged(), most)
         self._probe_at = now
         if self._quiet or not self.scheme.steady:
             self._backoff = min(self._backoff + 1, 16)
-        return runs[: self._most(PROBE_DATAGRAMS if self._quiet else FLIGHT_DATAGRAMS)]
+        return runs
 
     def _most(self, datagrams: int) -> int:
         """How many runs make at most that many datagrams, copies included."""
@@ -194,8 +206,8 @@ class Sender:
             # A window of many datagrams (a long prompt, a long outage): repeating all of it with
             # each new token would be a flood. Send what was never sent, as ACKs make room.
             room = (FLIGHT_BYTES - window.bytes_in_flight) // DATAGRAM_TOKENS + 1
-            return window.pack(range(window.unsent, window.next_index))[: self._most(room)]
-        return window.pack(self.scheme.on_token(window, now))[: self._most(FLIGHT_DATAGRAMS)]
+            return window.pack(range(window.unsent, window.next_index), self._most(room))
+        return window.pack(self.scheme.on_token(window, now), self._most(FLIGHT_DATAGRAMS))
 
     def _emit(self, runs: list[Run], now: float) -> list[bytes]:
         out: list[bytes] = []

@@ -12,7 +12,7 @@ from .path import Path
 from .receiver import Receiver
 from .schemes import create as create_scheme
 from .sender import Sender
-from .window import WINDOW_BYTES, WindowFull
+from .window import MAX_PROMPT, TOKEN_OVERHEAD, WindowFull
 from .wire import (
     Ack,
     Cancel,
@@ -31,6 +31,8 @@ MAX_STREAMS = 1024
 MAX_TOTAL_BYTES = 64 * 1024 * 1024
 #: Ended streams whose late datagrams are recognised, so that a prompt is never answered twice.
 _REMEMBERED = 8192
+#: CANCELs that overtook their prompt.
+_CANCELLED_EARLY = 1024
 
 Address = Hashable
 Datagrams = list[tuple[bytes, Address]]
@@ -66,9 +68,9 @@ class Stream:
         self._answer = Sender(stream_id, server.scheme, from_server=True, path=path)
         self._prompt = Receiver(stream_id, from_server=True, path=path, now=now)
         self._path = path
-        self._parts: list[bytes] = []
-        self._prompt_bytes = 0
+        self._text = bytearray()
         self._asked = False
+        self._proven = False
         self._newest: int | None = None
         self._heard_at = now
         self._accounted = 0
@@ -92,8 +94,12 @@ class Stream:
         return self._answer.window.end is not None
 
     def room(self) -> int:
-        """Bytes of tokens that may be pushed before the client must acknowledge some."""
-        return min(self._answer.window.room(), MAX_TOTAL_BYTES - self._server.bytes_held)
+        """Bytes of the next token that may be pushed before the client acknowledges some.
+
+        Negative when not even an empty one may.
+        """
+        left = MAX_TOTAL_BYTES - self._server.bytes_held
+        return min(self._answer.window.room(), left) - TOKEN_OVERHEAD
 
     def push(self, token: bytes, now: float) -> None:
         """Append a token of the answer.
@@ -104,7 +110,7 @@ class Stream:
         """
         if self.ended is not None:
             return
-        if self.room() < max(len(token), 1):
+        if self.room() < len(token):
             raise WindowFull(f"no room for {len(token)} bytes: {self.room()} are left")
         self._answer.push(token, now)
         self._server._touch(self)
@@ -129,12 +135,12 @@ class Stream:
         if address == self.address:
             self._path.received(size)
         self._heard_at = now
-        if tokens:
-            self._parts += [token.data for token in tokens]
-            self._prompt_bytes += sum(len(token.data) for token in tokens)
-        if self._prompt.complete and not self._asked:
+        self._proven |= self._path.validated
+        for token in tokens:
+            self._text += token.data
+        if self._prompt.complete and not self._asked and len(self._text) <= MAX_PROMPT:
             self._asked = True
-            prompt, self._parts, self._prompt_bytes = b"".join(self._parts), [], 0
+            prompt, self._text = bytes(self._text), bytearray()
             return prompt
         return None
 
@@ -165,7 +171,7 @@ class Stream:
         return min(due for due in timeouts if due is not None)
 
     def _memory(self) -> int:
-        return self._prompt_bytes + self._prompt.bytes_held + self._answer.window.bytes_held
+        return len(self._text) + self._prompt.bytes_held + self._answer.window.bytes_held
 
 
 class Server:
@@ -193,6 +199,7 @@ class Server:
         self._random_bits = random_bits
         self._streams: dict[int, Stream] = {}
         self._remembered: dict[int, None] = {}
+        self._cancelled_early: dict[int, None] = {}
         self._touched: dict[Stream, None] = {}
         self._timers: list[tuple[float, int, Stream]] = []
         self._order = itertools.count()
@@ -230,20 +237,31 @@ class Server:
         if prompt is not None:
             self._events.append(Asked(stream, prompt))
         self._touch(stream)
-        if stream._prompt_bytes > WINDOW_BYTES or self.bytes_held > MAX_TOTAL_BYTES:
-            full = self.bytes_held > MAX_TOTAL_BYTES
-            self._refuse(message, address, CancelReason.BUSY if full else CancelReason.TOO_LARGE)
+        refusal = None
+        if len(stream._text) > MAX_PROMPT:
+            refusal = CancelReason.TOO_LARGE
+        elif self.bytes_held > MAX_TOTAL_BYTES:
+            refusal = CancelReason.BUSY
+        elif isinstance(message, Ack) and message.asks and not stream._asked:
+            # A client PINGs once its prompt is acknowledged: that was by an earlier server.
+            refusal = CancelReason.UNKNOWN_STREAM
+        if refusal is not None:
+            self._refuse(message, address, refusal)
             self._end(stream, "lost")
 
     def _open(self, message: Message, address: Address, now: float) -> Stream | None:
-        if not isinstance(message, Data) or message.stream_id in self._remembered:
+        if isinstance(message, Cancel):
+            self._cancelled_early[message.stream_id] = None
+            if len(self._cancelled_early) > _CANCELLED_EARLY:
+                del self._cancelled_early[next(iter(self._cancelled_early))]
+        known = message.stream_id in self._remembered or message.stream_id in self._cancelled_early
+        if known or not isinstance(message, Data):
             self._refuse(message, address, CancelReason.UNKNOWN_STREAM)
             return None
         if len(self._streams) >= self.max_streams:
-            # Prompts that never complete, from addresses that never answer, must not shut out
-            # others: the oldest of them makes room.
-            idle = (s for s in self._streams.values() if not s._asked and not s._path.validated)
-            victim = next(idle, None)
+            # Prompts from addresses that never answer must not shut out others: the oldest of
+            # them makes room.
+            victim = next((s for s in self._streams.values() if not s._proven), None)
             if victim is None:
                 self._refuse(message, address, CancelReason.BUSY)
                 return None

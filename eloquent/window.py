@@ -8,10 +8,15 @@ from collections.abc import Iterable, Iterator
 
 from .wire import MAX_DATAGRAM, MAX_TOKEN, Ack, Reason, data_overhead, token_size
 
-#: Most bytes, and most tokens, that are kept for one stream by either side. A model that speaks
-#: 100 tokens/s fills neither within the 60 s after which a silent peer is given up.
+#: What is kept for one stream by either side: a model that speaks 60 tokens/s does not fill it
+#: within the 60 s after which a silent peer is given up.
 WINDOW_BYTES = 256 * 1024
-WINDOW_TOKENS = 16384
+#: What a kept token counts beside its bytes, so that empty ones are not free.
+TOKEN_OVERHEAD = 64
+#: So many tokens at most. A receiver takes no index further ahead than this.
+WINDOW_TOKENS = WINDOW_BYTES // TOKEN_OVERHEAD
+#: The longest prompt: in tokens of MAX_TOKEN it just fits.
+MAX_PROMPT = WINDOW_BYTES // (MAX_TOKEN + TOKEN_OVERHEAD) * MAX_TOKEN
 #: Sending a token again that has arrived costs less than a further datagram's headers
 #: (IPv4 20 + UDP 8 + ours 21), so holes of up to this many bytes are bridged.
 _BRIDGE_BYTES = 48
@@ -64,9 +69,14 @@ class Window:
         """Everything, the END included, is acknowledged."""
         return self.end is not None and not self._entries
 
+    @property
+    def only_end_missing(self) -> bool:
+        """Every token is acknowledged, but the END is not."""
+        return len(self._entries) == 1 and self._entries[0].token is None
+
     def room(self) -> int:
-        """Bytes that can still be pushed (0 when the count of tokens is exhausted)."""
-        return 0 if len(self._entries) >= WINDOW_TOKENS else WINDOW_BYTES - self.bytes_held
+        """Bytes that can still be pushed; a token counts TOKEN_OVERHEAD beside its own."""
+        return WINDOW_BYTES - self.bytes_held
 
     def push(self, token: bytes) -> int:
         """Append a token and return its index."""
@@ -74,11 +84,11 @@ class Window:
             raise RuntimeError("the stream has been finished")
         if len(token) > MAX_TOKEN:
             raise ValueError(f"a token has {len(token)} bytes; split it, {MAX_TOKEN} is the most")
-        if self.room() < max(len(token), 1):
+        if self.room() < len(token) + TOKEN_OVERHEAD:
             raise WindowFull(
                 f"{len(self._entries)} tokens with {self.bytes_held} bytes wait for the peer"
             )
-        return self._append(_Entry(token), len(token))
+        return self._append(_Entry(token), len(token) + TOKEN_OVERHEAD)
 
     def finish(self, reason: Reason) -> int:
         """Append the END and return its index, which is the number of tokens."""
@@ -109,7 +119,8 @@ class Window:
         while self._entries and (self.base < ack.next or self._entries[0].acknowledged):
             entry = self._entries.popleft()
             self._note(entry)
-            self.bytes_held -= len(entry.token or b"")
+            if entry.token is not None:
+                self.bytes_held -= len(entry.token) + TOKEN_OVERHEAD
             self.base += 1
             news = True
         return news
@@ -142,7 +153,7 @@ class Window:
         for index in range(first, stop):
             entry = self._entries[index - self.base]
             entry.last_sent = now
-            if entry.first_sent < 0:
+            if entry.first_sent == -math.inf:
                 entry.first_sent = now
         # Tokens that a scheme has skipped count as sent: the next repetition brings them.
         for index in range(self.unsent, stop):
@@ -154,8 +165,8 @@ class Window:
         for _, entry in zip(range(self.unsent - self.base), self._entries, strict=False):
             entry.first_sent = entry.last_sent = -math.inf
 
-    def pack(self, indices: Iterable[int]) -> list[Run]:
-        """Cut ascending ``indices`` into runs that fit into one datagram each.
+    def pack(self, indices: Iterable[int], most: int = WINDOW_TOKENS) -> list[Run]:
+        """Cut ascending ``indices`` into at most ``most`` runs that fit into one datagram each.
 
         A run is contiguous: (first index, tokens, end). Small holes are filled with tokens that
         were acknowledged already, where that saves a datagram.
@@ -165,6 +176,8 @@ class Window:
         tokens: list[bytes] = []
         room = 0
         for index in indices:
+            if len(runs) == most:
+                return runs
             if tokens:
                 fill = self._between(first + len(tokens), index)
                 size = sum(map(token_size, fill))
@@ -187,13 +200,13 @@ class Window:
             token = self._entries[index - self.base].token
             if token is None:
                 runs.append((first, (), self.end))
-                return runs
+                return runs[:most]
             tokens = [token]
             # The count's varint never needs more than 2 bytes: 1200 one-byte tokens do not fit.
             room = MAX_DATAGRAM - data_overhead(first, 0x3FFF) - token_size(token)
         if tokens:
             runs.append((first, tuple(tokens), None))
-        return runs
+        return runs[:most]
 
     def _between(self, start: int, stop: int) -> list[bytes]:
         return [self._entries[i - self.base].token or b"" for i in range(start, stop)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import pytest
@@ -123,9 +124,15 @@ def test_a_steady_scheme_repeats_although_new_tokens_come() -> None:
 
 
 def test_on_a_long_path_the_plain_pto_is_kept() -> None:
-    sender = ready(0.4)  # PTO = 0.4 + 4 * 0.2 = 1.2
+    sender = ready(0.3)  # PTO = 0.3 + 4 * 0.15 = 0.9
     sender.push(b"1", 0.0)
-    assert drive(sender, 0.0, 4.0) == pytest.approx([0.0, 1.2, 2.4, 3.6])
+    assert drive(sender, 0.0, 3.0) == pytest.approx([0.0, 0.9, 1.8, 2.7])
+
+
+def test_an_answer_that_was_stuck_does_not_stop_the_probes() -> None:
+    sender = ready(3.0)  # PTO = 3 + 4 * 1.5 = 9, but no more than 1
+    sender.push(b"1", 0.0)
+    assert drive(sender, 0.0, 3.5) == pytest.approx([0.0, 1.0, 2.0, 3.0])
 
 
 def test_any_sign_of_life_ends_the_backoff() -> None:
@@ -196,7 +203,9 @@ def test_the_end_is_sent_until_it_is_acknowledged() -> None:
     sender.finish(Reason.LENGTH, 0.0)
     (message,) = sent(sender, 0.0)
     assert (message.first, message.tokens, message.end) == (1, (), Reason.LENGTH)
-    assert len(drive(sender, 0.01, 10.0)) > 40
+    times = drive(sender, 0.01, 10.0)
+    assert max(b - a for a, b in itertools.pairwise(times)) <= 1.0 + 1e-9
+    assert 10 < len(times) < 40  # steady for a second, then backing off to one a second
     ack(sender, 2, 10.0)
     assert sender.complete and sender.next_timeout() is None and sender.tokens_sent == 1
 
