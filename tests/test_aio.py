@@ -144,3 +144,42 @@ def test_a_port_in_use_and_an_unknown_scheme_are_errors() -> None:
             await aio.serve(count, HOST, 0, scheme="morse")
 
     asyncio.run(taken())
+
+
+def test_closing_a_server_tells_its_readers() -> None:
+    async def forever(prompt: bytes, reply: aio.Reply) -> None:
+        await reply.send(b"and then ")
+        await asyncio.sleep(1000)
+
+    async def scenario() -> None:
+        server = await aio.serve(forever, HOST, 0)
+        answer = aio.ask(b"?", HOST, port_of(server))
+        assert (await anext(answer)).data == b"and then "
+        server.close()
+        with pytest.raises(aio.AnswerLost, match="busy"):
+            await anext(answer)
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_a_cancelled_handler_does_not_leave_the_reader_waiting() -> None:
+    async def gone(prompt: bytes, reply: aio.Reply) -> None:
+        await asyncio.sleep(0.05)
+        raise asyncio.CancelledError
+
+    async def scenario() -> None:
+        server = await aio.serve(gone, HOST, 0)
+        with pytest.raises(aio.AnswerLost):
+            await anext(aio.ask(b"?", HOST, port_of(server)))
+        server.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_closing_a_client_wakes_who_waits_for_it() -> None:
+    async def scenario() -> None:
+        endpoint = await aio.connect(b"?", HOST, 9, lambda tokens: None)
+        endpoint.close()
+        await endpoint.closed.wait()
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
