@@ -29,6 +29,8 @@ from .wire import (
 LEASE = 60.0
 MAX_STREAMS = 1024
 MAX_TOTAL_BYTES = 64 * 1024 * 1024
+#: Of these, for clients that have not proven their address: a flood leaves room for the others.
+MAX_UNPROVEN_BYTES = MAX_TOTAL_BYTES // 2
 #: Ended streams whose late datagrams are recognised, so that a prompt is never answered twice.
 _REMEMBERED = 8192
 #: CANCELs that overtook their prompt.
@@ -237,6 +239,7 @@ class Server:
         if prompt is not None:
             self._events.append(Asked(stream, prompt))
         self._touch(stream)
+        self._shed_unproven(stream)
         refusal = None
         if len(stream._text) > MAX_PROMPT:
             refusal = CancelReason.TOO_LARGE
@@ -269,6 +272,19 @@ class Server:
         stream = self._streams[message.stream_id] = Stream(self, message.stream_id, address, now)
         return stream
 
+    def _shed_unproven(self, newest: Stream) -> None:
+        """Forget the oldest unproven streams while such ones hold too much."""
+        if self.bytes_held <= MAX_UNPROVEN_BYTES:
+            return
+        unproven = [s for s in self._streams.values() if not s._proven]
+        held = sum(stream._accounted for stream in unproven)
+        for victim in unproven:
+            if held <= MAX_UNPROVEN_BYTES:
+                return
+            if victim is not newest:
+                held -= victim._accounted
+                self._end(victim, "lost")
+
     def _refuse(self, message: Message, address: Address, reason: CancelReason) -> None:
         """Answer with CANCEL: 19 bytes, never more than what it answers."""
         cancel = Cancel(message.stream_id, message.sent_at, True, reason)
@@ -298,7 +314,7 @@ class Server:
     def cancel(self, stream: Stream, now: float) -> None:
         """Give a stream up at once, without an END (the model failed, the server stops)."""
         if stream.ended is None:
-            self._replies.append(self._cancel_datagram(stream, CancelReason.BUSY, now))
+            self._replies += self._cancel(stream, CancelReason.BUSY, now)
             self._end(stream, "cancelled")
 
     def cancel_all(self, now: float) -> None:
@@ -306,11 +322,13 @@ class Server:
         for stream in list(self._streams.values()):
             self.cancel(stream, now)
 
-    def _cancel_datagram(
-        self, stream: Stream, reason: CancelReason, now: float
-    ) -> tuple[bytes, Address]:
-        cancel = Cancel(stream.stream_id, stream._path.clock(now), True, reason)
-        return encode(cancel), stream.address
+    def _cancel(self, stream: Stream, reason: CancelReason, now: float) -> Datagrams:
+        """A CANCEL, or nothing where the path's amplification limit is reached."""
+        cancel = encode(Cancel(stream.stream_id, stream._path.clock(now), True, reason))
+        if not stream._path.may_send(len(cancel)):
+            return []
+        stream._path.sent(len(cancel))
+        return [(cancel, stream.address)]
 
     def events(self) -> list[Event]:
         """What happened since the last call, in order."""
@@ -329,7 +347,7 @@ class Server:
         for stream in touched:
             if stream._answer.complete:
                 # Tells the client that its last ACK is here, so that it need not linger.
-                out.append(self._cancel_datagram(stream, CancelReason.COMPLETE, now))
+                out += self._cancel(stream, CancelReason.COMPLETE, now)
                 self._end(stream, "complete")
             elif stream._expired(now):
                 self._end(stream, "lost")
