@@ -28,7 +28,7 @@ class Weather:
     corrupt: float
     outages: tuple[tuple[float, float, tuple[str, ...]], ...]
 
-    def fate(self, start: float):  # type: ignore[no-untyped-def]
+    def fate(self, start: float):
         rng = random.Random(self.seed)
         loss = {"up": self.up, "down": self.down}
 
@@ -71,9 +71,7 @@ WEATHER = st.builds(
     outages=OUTAGES.map(tuple),
 )
 TOKEN = st.binary(max_size=8) | st.sampled_from([b"", bytes(1024), b"\xf0\x9f"])
-PROPERTY = settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+PROPERTY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("scheme", schemes.names())

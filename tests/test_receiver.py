@@ -90,7 +90,8 @@ def test_one_acknowledgement_for_all_that_came_with_echo_and_delay() -> None:
     receiver.receive(data(1, b"b", sent_at=222), 5.001)
     assert receiver.next_timeout() == 5.001  # at once
     (ack,) = acks(receiver, 5.003)
-    assert (ack.next, ack.echo, ack.delay, ack.asks) == (2, 222, pytest.approx(2000, abs=1), False)
+    assert (ack.next, ack.echo, ack.asks) == (2, 222, False)
+    assert ack.delay == pytest.approx(2000, abs=1)
     assert acks(receiver, 5.003) == []
 
 
@@ -206,7 +207,8 @@ def test_any_order_of_any_pieces_gives_the_stream_once(seed: int) -> None:
 
 def ping_times(receiver: Receiver, start: float, stop: float, answered: bool) -> list[float]:
     """When PINGs left between ``start`` and ``stop``; each is answered after 10 ms or never."""
-    times, now = [], start
+    times: list[float] = []
+    now = start
     while True:
         due = receiver.next_timeout()
         assert due is None or due > now or now == start, "a busy loop"
