@@ -180,7 +180,7 @@ class Forwarder:
             now = monotonic()
             counts.received += 1
             if frame[12:14] == _IPV4:
-                lost, due = channel.fate(now)
+                lost, due, *_ = channel.fate(now, len(frame))
                 if lost:
                     counts.lost += 1
                     self._log(now, direction, frame, "lost", due, None)
