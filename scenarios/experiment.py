@@ -162,7 +162,7 @@ class Experiment:
 
     def _start(self, stack: contextlib.ExitStack) -> None:
         plan = self.plan
-        choice = choose(plan.link)
+        choice = choose(plan.link, plan.network.access, plan.network.server)
         self.choice = choice.name
         stack.enter_context(OpenVSwitch())
         kind = datapath()

@@ -21,7 +21,8 @@ from topologies import sandbox
 from topologies.backends import BACKENDS, Choice, choose
 from topologies.channel import Bernoulli, GilbertElliott
 from topologies.links import LinkError
-from topologies.netem import arguments, netem_available
+from topologies.netem import netem_available
+from topologies.netem_words import netem_words
 from topologies.profile import Direction, LinkProfile
 from topologies.wifi import Network
 
@@ -41,14 +42,14 @@ from topologies.wifi import Network
     ],
 )
 def test_arguments(direction: Direction, loss: float, words: str) -> None:
-    assert " ".join(arguments(direction, loss)) == words
+    assert " ".join(netem_words(direction, loss)) == words
 
 
 def test_arguments_of_a_change_and_of_a_seeded_qdisc() -> None:
-    change = arguments(Direction(0.02, 0.002), 0.5, table=False)
+    change = netem_words(Direction(0.02, 0.002), 0.5, table=False)
     assert "distribution" not in change
     assert change[:3] == ["delay", "20000.000us", "2000.000us"]
-    assert arguments(Direction(), 0.5, 2**64 - 1)[-2:] == ["seed", "18446744073709551615"]
+    assert netem_words(Direction(), 0.5, 2**64 - 1)[-2:] == ["seed", "18446744073709551615"]
 
 
 emulation = pytest.mark.emulation
@@ -125,7 +126,7 @@ def test_independent_loss_and_delay() -> None:
     assert trips[0] >= 0.040
     assert trips[len(trips) // 2] == pytest.approx(0.040, abs=0.002)
     seeded = not stats["notes"]
-    assert seeded or "independent losses are not seeded" in stats["notes"][0]
+    assert seeded or "losses per packet are not seeded" in stats["notes"][0]
 
 
 @emulation

@@ -27,7 +27,8 @@ from emulated import (  # type: ignore[import-not-found, unused-ignore]
 from topologies import openvswitch, sandbox
 from topologies.backends import Choice
 from topologies.channel import Bernoulli, GilbertElliott
-from topologies.forwarder import FATE_COLUMNS, Lateness
+from topologies.channel.replay import FATE_COLUMNS
+from topologies.forwarder import Lateness
 from topologies.links import LinkError
 from topologies.profile import Direction, LinkProfile, NetworkProfile
 from topologies.user_link import UserLink

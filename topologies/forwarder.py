@@ -5,32 +5,40 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
+import math
 import os
 import select
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from topologies.channel import DIRECTIONS, Channel
+from topologies.channel.replay import FATE_COLUMNS, ReplayChannel
+from topologies.nat import Nat
 from topologies.tap import MAX_FRAME, Timer
 
-FATE_COLUMNS = ("time", "direction", "size", "fate", "due", "written")
-"""Columns of a fate log (CSV). Times in seconds of CLOCK_MONOTONIC; size of the Ethernet frame in
-bytes; fate is `ok`, `lost` (by the model) or `dropped` (unintended); a lost one was not written."""
-
 _IPV4 = b"\x08\x00"
+_ETHERNET = 14  # bytes of header
 _BATCH = 64  # frames read at once, before the other direction and the due frames have their turn
 
 
 @dataclass
 class Counts:
-    """Frames of one direction: what came in, and what became of it."""
+    """Frames of one direction: what came in, and what became of it.
+
+    `delivered` includes the `corrupt` ones; `copies` come on top. See channel.replay.FATE_COLUMNS.
+    """
 
     received: int = 0
     delivered: int = 0
     lost: int = 0
+    queue: int = 0
+    mtu: int = 0
+    nat: int = 0
+    corrupt: int = 0
+    copies: int = 0
     dropped: int = 0
 
 
@@ -69,24 +77,44 @@ class Lateness:
         }
 
 
+class _Frame(NamedTuple):
+    """A frame on its way. `order` keeps frames that are due at the same time in their order."""
+
+    due: float
+    order: int
+    direction: int
+    number: int
+    entered: float
+    fate: str
+    flip: float | None
+    data: bytes
+
+
 class Forwarder:
     """Two devices joined by two channels, up (from the first to the second) and down.
 
     Args:
         devices: file descriptors; a read is one Ethernet frame, a write sends one.
         channels: up and down.
+        nat: translates what enters, if there is one.
     """
 
-    def __init__(self, devices: tuple[int, int], channels: tuple[Channel, Channel]) -> None:
+    def __init__(
+        self,
+        devices: tuple[int, int],
+        channels: tuple[Channel, Channel],
+        nat: Nat | None = None,
+    ) -> None:
         self._devices = devices
-        self._channels = channels
+        self._drawn = channels
+        self._channels: tuple[Channel | ReplayChannel, Channel | ReplayChannel] = channels
+        self._nat = nat
         self._poll = select.epoll()
         self._timer = Timer()
         self._armed: float | None = None
         self._watched: dict[int, Callable[[], None]] = {}
-        # (due, number, direction, entered, counts, frame); the number keeps equal times in order.
-        self._heap: list[tuple[float, int, int, float, Counts, bytes]] = []
-        self._numbers = itertools.count()
+        self._heap: list[_Frame] = []
+        self._order = itertools.count()
         self._fates: TextIO | None = None
         self._running = True
         self._forget()
@@ -96,14 +124,26 @@ class Forwarder:
 
     def _forget(self) -> None:
         self._counts = (Counts(), Counts())
+        self._numbers = [0, 0]
         self._lateness = Lateness()
 
     # What the control side may ask.
 
     def seed(self, seed: int) -> None:
         """Start the random streams anew; no epoch, all counters at 0 (frames in flight stay)."""
+        self._channels = self._drawn
+        self._start(seed)
+
+    def replay(self, channels: tuple[ReplayChannel, ReplayChannel]) -> None:
+        """Repeat recorded fates, from the first frame on, until the next seed."""
+        self._channels = channels
+        self._start(0)
+
+    def _start(self, seed: int) -> None:
         for channel in self._channels:
             channel.seed(seed)
+        if self._nat:
+            self._nat.reset()
         self._forget()
         self.flush()
 
@@ -113,7 +153,7 @@ class Forwarder:
             channel.epoch = epoch
 
     def record_fates(self, path: Path | None) -> None:
-        """Write a line for each frame from now on (see FATE_COLUMNS); None ends it."""
+        """Write a line (channel.replay.FATE_COLUMNS) for each frame from now on; None ends it."""
         if self._fates:
             self._fates.close()
             self._fates = None
@@ -122,11 +162,16 @@ class Forwarder:
             self._fates.write(",".join(FATE_COLUMNS) + "\n")
 
     def stats(self) -> dict[str, Any]:
-        """Counts of both directions and the lateness, since the last seed."""
+        """Counts of both directions and the lateness, since the last seed.
+
+        `beyond`: frames after the end of a fate log that is replayed.
+        """
         self.flush()
         counts = zip(DIRECTIONS, self._counts, strict=True)
+        replayed = [c for c in self._channels if isinstance(c, ReplayChannel)]
         return {name: asdict(count) for name, count in counts} | {
-            "lateness": self._lateness.summary()
+            "lateness": self._lateness.summary(),
+            "beyond": sum(channel.beyond for channel in replayed),
         }
 
     def flush(self) -> None:
@@ -166,9 +211,8 @@ class Forwarder:
         self._armed = None
 
     def _receive(self, direction: int) -> None:
-        device, channel = self._devices[direction], self._channels[direction]
-        counts = self._counts[direction]
-        read, monotonic, heap = os.read, time.monotonic, self._heap
+        device = self._devices[direction]
+        read, monotonic, enter = os.read, time.monotonic, self._enter
         for _ in range(_BATCH):
             try:
                 frame = read(device, MAX_FRAME)
@@ -177,48 +221,102 @@ class Forwarder:
             except OSError:
                 self.unwatch(device)  # the device was deleted
                 return
-            now = monotonic()
-            counts.received += 1
-            if frame[12:14] == _IPV4:
-                lost, due, *_ = channel.fate(now, len(frame))
-                if lost:
-                    counts.lost += 1
-                    self._log(now, direction, frame, "lost", due, None)
-                    continue
-            else:
-                due = channel.exempt(now)
-            heapq.heappush(heap, (due, next(self._numbers), direction, now, counts, frame))
+            enter(direction, frame, monotonic())
+
+    def _enter(self, direction: int, frame: bytes, now: float) -> None:
+        """Draw the fate of a frame."""
+        channel, counts = self._channels[direction], self._counts[direction]
+        counts.received += 1
+        if frame[12:14] != _IPV4:
+            self._push(channel.exempt(now), direction, 0, now, "exempt", None, frame)
+            return
+        if self._nat:
+            t = -math.inf if channel.epoch is None else now - channel.epoch
+            translated = self._nat.translate(frame, DIRECTIONS[direction], t)
+            if translated is None:
+                counts.nat += 1
+                self._log(0, now, direction, len(frame), "nat", now, None, None)
+                return
+            frame = translated
+        self._numbers[direction] += 1
+        number = self._numbers[direction]
+        lost, due, reason, copy_due, flip = channel.fate(now, len(frame))
+        if lost:
+            setattr(counts, reason, getattr(counts, reason) + 1)
+            self._log(number, now, direction, len(frame), reason, due, None, None)
+            return
+        fate = "ok"
+        if flip is not None:
+            fate, frame = "corrupt", _inverted(frame, flip)
+        self._push(due, direction, number, now, fate, flip, frame)
+        if copy_due is not None:
+            self._push(copy_due, direction, number, now, "copy", None, frame)
+
+    def _push(
+        self,
+        due: float,
+        direction: int,
+        number: int,
+        entered: float,
+        fate: str,
+        flip: float | None,
+        data: bytes,
+    ) -> None:
+        order = next(self._order)
+        frame = _Frame(due, order, direction, number, entered, fate, flip, data)
+        heapq.heappush(self._heap, frame)
 
     def _deliver(self) -> None:
-        heap, monotonic, write = self._heap, time.monotonic, os.write
+        heap, monotonic = self._heap, time.monotonic
         while heap:
             now = monotonic()
-            if heap[0][0] > now:
-                if self._armed != heap[0][0]:
-                    self._armed = heap[0][0]
+            if heap[0].due > now:
+                if self._armed != heap[0].due:
+                    self._armed = heap[0].due
                     self._timer.set(self._armed)
                 return
-            due, _, direction, entered, counts, frame = heapq.heappop(heap)
-            fate = "ok"
-            try:
-                write(self._devices[1 - direction], frame)
+            self._write(heapq.heappop(heap), now)
+
+    def _write(self, frame: _Frame, now: float) -> None:
+        due, _, direction, number, entered, fate, flip, data = frame
+        counts = self._counts[direction]
+        try:
+            os.write(self._devices[1 - direction], data)
+        except OSError:
+            fate = "dropped"
+            counts.dropped += 1
+        else:
+            if fate == "copy":
+                counts.copies += 1
+            else:
                 counts.delivered += 1
-            except OSError:
-                fate = "dropped"
-                counts.dropped += 1
-            self._lateness.add(now - due)
-            self._log(entered, direction, frame, fate, due, now)
+                counts.corrupt += fate == "corrupt"
+        self._lateness.add(now - due)
+        self._log(number, entered, direction, len(data), fate, due, now, flip)
 
     def _log(
         self,
+        number: int,
         entered: float,
         direction: int,
-        frame: bytes,
+        size: int,
         fate: str,
         due: float,
         written: float | None,
+        flip: float | None,
     ) -> None:
         if self._fates:
             end = "" if written is None else f"{written:.6f}"
-            name = DIRECTIONS[direction]
-            self._fates.write(f"{entered:.6f},{name},{len(frame)},{fate},{due:.6f},{end}\n")
+            place = "" if flip is None else repr(flip)
+            self._fates.write(
+                f"{number},{entered:.9f},{DIRECTIONS[direction]},{size},{fate},{due:.9f},{end},"
+                f"{place}\n"
+            )
+
+
+def _inverted(frame: bytes, share: float) -> bytes:
+    """The frame with one bit of its IP packet inverted; the receiver's checksum must catch it."""
+    bit = 8 * _ETHERNET + int(share * 8 * (len(frame) - _ETHERNET))
+    changed = bytearray(frame)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)

@@ -35,6 +35,10 @@ class Link(abc.ABC):
     def __init__(self, name: str, profile: LinkProfile) -> None:
         self.name, self.profile = name, profile
 
+    def create(self, first: str, second: str) -> None:
+        """Make the interfaces of the two ends, in this namespace."""
+        raise NotImplementedError(f"the interfaces of a {self.backend} are made by Mininet")
+
     @abc.abstractmethod
     def attach(self, first: End, second: End) -> None:
         """Take charge of the two ends, once their interfaces are where they belong."""
@@ -56,7 +60,8 @@ class Link(abc.ABC):
         """Counters since the last seed.
 
         Keys: `backend`; `up` and `down`, each a dict of `received`, `delivered`, `lost` (by the
-        model) and `dropped` (unintended) frames; `lateness`, a dict of `count`, `p50`, `p99` and
+        loss model) and `dropped` (unintended) frames, from `user` also those of
+        forwarder.Counts; `lateness`, a dict of `count`, `p50`, `p99` and
         `max` in seconds: how late frames left (`user`) or states changed (`netem`); `notes`, a
         list of lines about what a reader of the results should know.
         """

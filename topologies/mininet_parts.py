@@ -10,24 +10,24 @@ from typing import Any
 from mininet.link import Link as MininetLink
 from mininet.node import RemoteController
 
-from topologies.user_link import UserLink
+from topologies.links import Link
 
 
-class TapPair(MininetLink):  # type: ignore[misc, unused-ignore]
-    """A Mininet link whose two interfaces are the TAP devices of a UserLink."""
+class Ends(MininetLink):  # type: ignore[misc, unused-ignore]
+    """A Mininet link whose two interfaces are made by one of our links."""
 
-    def __init__(self, node1: Any, node2: Any, *, link: UserLink, **options: Any) -> None:
-        self._user_link = link
+    def __init__(self, node1: Any, node2: Any, *, link: Link, **options: Any) -> None:
+        self._link = link
         # fast=False: both devices begin in this namespace, and Mininet moves a host's away.
         super().__init__(node1, node2, fast=False, **options)
 
     def makeIntfPair(self, first: str, second: str, *_: Any, **__: Any) -> None:
         """Mininet's hook to make the interfaces."""
-        self._user_link.create(first, second)
+        self._link.create(first, second)
 
     def stop(self) -> None:
-        """The devices go with their process."""
-        self._user_link.close()
+        """The interfaces go with their namespaces."""
+        self._link.close()
 
 
 class Controller(RemoteController):  # type: ignore[misc, unused-ignore]

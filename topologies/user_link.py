@@ -2,7 +2,8 @@
 
 `UserLink` starts `python -m topologies.user_link CONFIGURATION` and talks to it: one command a
 line on its stdin, one JSON object a line on its stdout. Commands: `seed N`, `epoch T`,
-`stop-epoch`, `stats`, `fates FILE` (`fates` alone ends the log). End of file ends the process.
+`stop-epoch`, `stats`, `fates FILE` (`fates` alone ends the log), `replay FILE`. End of file ends
+the process.
 
 ARP, and all that is not IPv4, passes with the mean delay and is never lost.
 """
@@ -23,9 +24,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from topologies.channel import DIRECTIONS
+from topologies.channel import DIRECTIONS, ChannelError
+from topologies.channel.replay import read_fates
 from topologies.forwarder import Forwarder
 from topologies.links import End, Link, LinkError
+from topologies.nat import Nat
 from topologies.profile import LinkProfile
 from topologies.tap import TapError, open_tap
 
@@ -85,8 +88,15 @@ class UserLink(Link):
         self._ask("stop-epoch")
 
     def record_fates(self, path: Path | None) -> None:
-        """See Link; the columns are forwarder.FATE_COLUMNS."""
+        """See Link; the columns are channel.replay.FATE_COLUMNS."""
         self._ask(f"fates {path.absolute()}" if path else "fates")
+
+    def replay(self, path: Path) -> None:
+        """Repeat the fates of a log, frame by frame, until the next seed. Counters start at 0.
+
+        The log must have begun right after a `seed`. Raises LinkError if it cannot be read.
+        """
+        self._ask(f"replay {path.absolute()}")
 
     def stats(self) -> dict[str, Any]:
         """See Link; also `cpu`, the process's CPU seconds, and `realtime`, has it priority?"""
@@ -187,6 +197,8 @@ class _Commands:
         for line in lines:
             try:
                 reply = self._answer(*line.decode().split(" ", 1))
+            except ChannelError as error:
+                reply = {"error": str(error)}
             except (TypeError, ValueError) as error:
                 reply = {"error": f"bad command {line.decode(errors='replace')!r}: {error}"}
             except OSError as error:
@@ -203,6 +215,8 @@ class _Commands:
                 self._forwarder.set_epoch(None)
             case "fates":
                 self._forwarder.record_fates(Path(argument) if argument else None)
+            case "replay":
+                self._forwarder.replay(read_fates(Path(argument)))
             case "stats":
                 return {"ok": True, "cpu": time.process_time()} | self._forwarder.stats()
             case _:
@@ -236,7 +250,8 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     up, down = (profile.channel(direction, name) for direction in DIRECTIONS)
-    forwarder = Forwarder((first, second), (up, down))
+    nat = Nat(profile.rebind) if profile.rebind else None
+    forwarder = Forwarder((first, second), (up, down), nat)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     _Commands(forwarder)
     _say({"ok": True, "realtime": _make_prompt()})

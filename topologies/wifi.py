@@ -152,14 +152,15 @@ def _join(
     parts: Any,
 ) -> None:
     link: Link
-    if not profile.perfect and choice.name == "user":
-        link = user_link = UserLink(name, profile)
-        network.links[name] = link
-        cable = network.mininet.addLink(first, second, cls=parts.TapPair, link=user_link)
-    else:
-        link = CableLink(name, profile) if profile.perfect else NetemLink(name, profile)
-        network.links[name] = link
+    if profile.perfect:
+        link = CableLink(name, profile)
         cable = network.mininet.addLink(first, second)
+    else:
+        link = (UserLink if choice.name == "user" else NetemLink)(name, profile)
+        network.links[name] = link  # at once, so that it is closed if Mininet fails
+        cable = network.mininet.addLink(first, second, cls=parts.Ends, link=link)
+    network.links[name] = link
+    if link.backend != "user":
         for interface in (cable.intf1, cable.intf2):
             _switch_off_offloads(interface)
     first_end, second_end = (End(i.name, i.node.pid) for i in (cable.intf1, cable.intf2))
