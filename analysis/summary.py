@@ -23,11 +23,11 @@ SUMMARY_COLUMNS = [
     *("ttft", "delay_p50", "delay_p95", "generation_stall_ratio"),
     *("tokens", "tokens_lost", "datagrams", "wire_bytes", "payload_bytes"),
     *("datagrams_per_token", "bytes_per_token"),
-    *("link", "congestion_control", "agree_max"),
+    *("link", "engine", "congestion_control", "agree_max"),
 ]
 """Columns of summary.csv, one row per scheme and run, in order. Times in seconds."""
 
-LABEL_COLUMNS = ["scenario", "scheme", "run", "seed", "link", "congestion_control"]
+LABEL_COLUMNS = ["scenario", "scheme", "run", "seed", "link", "engine", "congestion_control"]
 MEASURES = [column for column in SUMMARY_COLUMNS if column not in LABEL_COLUMNS]
 CONFIDENCE = 0.95
 

@@ -61,7 +61,7 @@ def open_source(
 
     Args:
         spec: ``model`` (a language model), ``trace`` (the recording that ships with the
-            testbed) or ``trace:FILE`` (another recording).
+            testbed), ``trace:FILE`` (another recording) or ``trace:FOLDER`` (one per prompt).
         model_dir: folder or ``.gguf`` file of the model; None takes the default model.
         device: ``auto``, ``cpu`` or ``cuda``; for ``model`` only.
         threads: CPU threads of the model; None takes two, or one on a single core.
@@ -77,14 +77,14 @@ def open_source(
         return ModelSource(model_dir, device=device, threads=threads, log=log)
     kind, colon, file = spec.partition(":")
     if kind == "trace" and (file or not colon):
-        from apps.trace import DEFAULT_TRACE, TraceSource
+        from apps.trace import DEFAULT_TRACE, open_trace
 
         if model_dir is not None:
             raise SourceError(
                 f"source {spec!r} does not use a model, but {str(model_dir)!r} was given: "
                 "leave the model away or use source 'model'"
             )
-        return TraceSource(file or DEFAULT_TRACE)
+        return open_trace(file or DEFAULT_TRACE)
     raise SourceError(f"unknown source {spec!r}: use 'model', 'trace' or 'trace:FILE'")
 
 

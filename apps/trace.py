@@ -91,6 +91,44 @@ class TraceSource(Source):
         return "length" if max_tokens < len(self.tokens) else self.end
 
 
+class TraceFolder(Source):
+    """Replays the recorded answer to each prompt, from a folder of traces (``*.jsonl``).
+
+    Raises:
+        TraceError: no trace in the folder, a broken one, or two for one prompt.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._traces: dict[str, TraceSource] = {}
+        self._folder = folder
+        for path in sorted(folder.glob("*.jsonl")):
+            trace = TraceSource(path)
+            if trace.prompt in self._traces:
+                raise TraceError(f"{path} answers the same prompt as another trace of {folder}")
+            self._traces[trace.prompt] = trace
+        if not self._traces:
+            raise TraceError(f"there are no traces (*.jsonl) in {folder}")
+        self.name = f"traces of {next(iter(self._traces.values())).model}"
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "source": "trace",
+            "path": str(self._folder),
+            "traces": [trace.describe() for trace in self._traces.values()],
+        }
+
+    def answer(self, prompt: str, max_tokens: int) -> Generator[bytes, None, Finish]:
+        if prompt not in self._traces:
+            raise TraceError(f"no trace in {self._folder} answers the prompt {prompt[:60]!r}")
+        return self._traces[prompt].answer(prompt, max_tokens)
+
+
+def open_trace(path: str | Path) -> Source:
+    """One trace, or a folder with one for each prompt. Raises TraceError."""
+    path = Path(path)
+    return TraceFolder(path) if path.is_dir() else TraceSource(path)
+
+
 class _Reader:
     """Checks the lines of a trace and takes them apart."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from apps.model import default_model, locate
 from apps.sources import SourceError
-from apps.trace import DEFAULT_TRACE, TraceSource
+from apps.trace import DEFAULT_TRACE, open_trace
 from eloquent import schemes as eloquent_schemes
 from scenarios.scenario import Scenario
 from topologies import sandbox
@@ -21,6 +22,9 @@ from topologies.profile import NetworkProfile, ProfileError
 
 #: Transports beside the schemes of the protocol library.
 TRANSPORTS = ("tcp",)
+ENGINES = ("emulated", "virtual")
+#: Set inside of a guest kernel, see topologies.guest.boot.
+GUEST_VARIABLE = "ELOQUENT_GUEST"
 _STOP = {signal.SIGINT, signal.SIGTERM}
 
 
@@ -43,8 +47,20 @@ class Plan:
     model: str | None
     device: str
     link: str
+    engine: str
+    clock: str
     json: bool
     command_line: tuple[str, ...]
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """Run n asks prompt n, and the first again after the last."""
+        return self.scenario.prompts
+
+    @property
+    def network_engine(self) -> str:
+        """What the results say: an emulation inside of a guest is the engine `virtual`."""
+        return "virtual" if os.environ.get(GUEST_VARIABLE) else self.engine
 
 
 def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
@@ -56,21 +72,39 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
+    out = options.out or _default_folder(scenario)
+    # The engines are imported only when asked for: pandas, matplotlib and Mininet are slow.
+    if plan.engine == "virtual":
+        from scenarios.virtual import run as run_virtual
+
+        return run_virtual(plan, out)
+    return _emulate(plan, out)
+
+
+def _emulate(plan: Plan, out: Path) -> int:
     def inside() -> int:
-        # Imported here: slow (pandas, matplotlib, Mininet), and of no use if an option is wrong.
         # Ctrl-C waits meanwhile: inside an import, callbacks of C code can swallow it.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
-        from scenarios.experiment import run
+        from scenarios.emulated import run
 
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
 
-        return run(plan, options.out or _default_folder(scenario))
+        return run(plan, out)
 
     try:
         return sandbox.run(inside)
     except sandbox.SandboxError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def options_of(plan: Plan) -> list[str]:
+    """The options that make the same plan again, without engine, source and folder."""
+    words = ["--schemes", ",".join(plan.schemes), "--runs", str(plan.runs)]
+    words += ["--tokens", str(plan.tokens), "--seed", str(plan.seed), "--link", plan.link]
+    for name, value in plan.knobs.items():
+        words += [f"--{name}", repr(value)]
+    return [*words, "--json"] if plan.json else words
 
 
 def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[str, ...]) -> Plan:
@@ -85,9 +119,11 @@ def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[s
         raise UsageError(f"--schemes: {options.schemes!r} must name each scheme once")
     source = "trace" if options.quick else options.source
     if source == "trace" or source.startswith("trace:"):
-        TraceSource(source[6:] or DEFAULT_TRACE)  # a broken file is an error now, not later
+        open_trace(source[6:] or DEFAULT_TRACE)  # a broken file is an error now, not later
     elif source != "model":
-        raise UsageError(f"--source: {source!r} is neither model nor trace nor trace:FILE")
+        raise UsageError(
+            f"--source: {source!r} is neither model nor trace nor trace:FILE or trace:FOLDER"
+        )
     if options.model is not None:
         locate(Path(options.model))
     elif source == "model":
@@ -98,6 +134,8 @@ def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[s
     except (ChannelError, ProfileError, ZeroDivisionError) as error:
         values = ", ".join(f"--{name} {value:g}" for name, value in knobs.items())
         raise UsageError(f"{values} make no network: {error}") from None
+    if options.time == "real" and options.engine != "virtual":
+        raise UsageError("--time real is for --engine virtual: emulated is always in real time")
     return Plan(
         scenario,
         network,
@@ -110,6 +148,8 @@ def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[s
         options.model,
         options.device,
         options.link,
+        options.engine,
+        options.time or "virtual",
         options.json,
         command_line,
     )
@@ -140,6 +180,7 @@ def _parser(scenario: Scenario) -> argparse.ArgumentParser:
             "examples:\n"
             f"  sudo python {name}\n"
             f"  sudo python {name} --quick --json\n"
+            f"  python {name} --engine virtual --runs 30\n"
             f"  sudo python {name} --source trace --runs 30 --schemes eloquent,tcp\n"
         ),
     )
@@ -153,7 +194,7 @@ def _parser(scenario: Scenario) -> argparse.ArgumentParser:
         "--source",
         default="model",
         metavar="SOURCE",
-        help="model (live), trace (the recording that ships), or trace:FILE (%(default)s)",
+        help="model (live), trace (the recording that ships), trace:FILE or :FOLDER (%(default)s)",
     )
     add("--model", metavar="DIR", help="folder or GGUF file of another causal language model")
     add("--device", default="auto", choices=["auto", "cpu", "cuda"], help="(%(default)s)")
@@ -163,6 +204,14 @@ def _parser(scenario: Scenario) -> argparse.ArgumentParser:
         choices=["auto", "netem", "user"],
         help="what loses and delays packets: the kernel or a user-space process (%(default)s)",
     )
+    add(
+        "--engine",
+        default="emulated",
+        choices=ENGINES,
+        help="emulated: Mininet on this kernel, as root; virtual: the same in a guest kernel, as "
+        "anybody (%(default)s)",
+    )
+    add("--time", choices=["virtual", "real"], help="of the guest (virtual)")
     add("--out", type=Path, metavar="DIR", help="results folder; must not exist")
     add("--quick", action="store_true", help="one run of each scheme from the shipped trace")
     add("--json", action="store_true", help="print the summary as one JSON object")

@@ -25,6 +25,7 @@ def describe(plan: Plan) -> dict[str, Any]:
         "title": plan.scenario.title,
         "command_line": list(plan.command_line),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "engine": plan.network_engine,
         "seed": plan.seed,
         "runs": plan.runs,
         "schemes": list(plan.schemes),

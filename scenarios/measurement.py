@@ -50,7 +50,7 @@ class Measurement:
     agreement: dict[str, float]
 
 
-def measure(files: RunFiles, link: str, theta: float) -> Measurement:
+def measure(files: RunFiles, link: str, engine: str, theta: float) -> Measurement:
     """Evaluate one run.
 
     Raises MeasurementError when the client did not get exactly what the server generated, or the
@@ -98,6 +98,7 @@ def measure(files: RunFiles, link: str, theta: float) -> Measurement:
         "datagrams_per_token": len(sent) / count,
         "bytes_per_token": float(sent["size"].sum()) / count,
         "link": link,
+        "engine": engine,
         "congestion_control": server["congestion_control"],
         "agree_max": agreement["max"],
     }

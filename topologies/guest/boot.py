@@ -100,7 +100,7 @@ def run(
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="eloquent-guest-") as name:
         control = Path(name)
-        _write_control(control, kernel, command, out, environment or {})
+        _write_control(control, kernel, clock, command, out, environment or {})
         arguments, variables = _start(kernel, clock, seed, memory, control)
         with _Guest(arguments, variables, control) as guest:
             guest.follow(stdout or sys.stdout.buffer, stderr or sys.stderr.buffer, timeout)
@@ -116,6 +116,7 @@ def run(
 def _write_control(
     control: Path,
     kernel: Kernel,
+    clock: str,
     command: Sequence[str],
     out: Sequence[Path],
     environment: Mapping[str, str],
@@ -129,7 +130,7 @@ def _write_control(
     variables = {
         "PATH": os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin",
         "HOME": "/run/home",
-        "ELOQUENT_GUEST": "1",
+        "ELOQUENT_GUEST": clock,
         "LANG": "C.UTF-8",
         **environment,
     }

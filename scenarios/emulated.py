@@ -1,4 +1,4 @@
-"""Runs every scheme over the same network, seed by seed, and writes down what happened."""
+"""The engine `emulated`: every scheme over the same network, seed by seed, in real time."""
 
 from __future__ import annotations
 
@@ -251,7 +251,9 @@ class Experiment:
                 link.record_fates(self.log(f"{_file_name(scheme, number)}-{name}.fates.csv"))
         files = self._stream(scheme, number, seed)
         detail["links"] = {name: link.stats() for name, link in self.network.links.items()}
-        measured: Measurement = measure(files, self.choice, plan.scenario.theta)
+        measured: Measurement = measure(
+            files, self.choice, plan.network_engine, plan.scenario.theta
+        )
         detail["agreement"] = measured.agreement
         self.details.append(detail)
         self.folder.write_tokens(scheme, number, measured.tokens)
@@ -268,7 +270,7 @@ class Experiment:
         client_log = self.log(f"{name}-client.json")
         before = self._server_datagrams(scheme)
         with self._capturing(pcaps) as offsets:
-            prompt = plan.scenario.prompts[(number - 1) % len(plan.scenario.prompts)]
+            prompt = plan.prompts[(number - 1) % len(plan.prompts)]
             with self._asking(scheme, prompt, client_log, name) as client:
                 server_log = self._follow(client, scheme)
             for link in self.network.links.values():
