@@ -10,6 +10,10 @@ import shutil
 import pytest
 from hypothesis import settings
 
+from topologies import sandbox
+from topologies.guest import kernel
+from topologies.netem import netem_available
+
 # A deadline per example measures how busy the machine is; pytest-timeout bounds each test instead.
 settings.register_profile("testbed", deadline=None)
 settings.load_profile("testbed")
@@ -30,13 +34,39 @@ def emulation_lacks() -> str | None:
     return None
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip emulation tests where they cannot run; in CI, where they must, that is an error."""
-    if item.get_closest_marker("emulation") is None:
-        return
+@functools.cache
+def guest_lacks() -> str | None:
+    """What is missing to boot a guest, or None."""
+    if os.environ.get("ELOQUENT_GUEST"):
+        return "a guest runs no guest"
+    try:
+        kernel.find()
+    except kernel.KernelError as error:
+        return str(error)
+    return None
+
+
+@functools.cache
+def netem_lacks() -> str | None:
+    """What is missing to run netem, or None."""
     lacks = emulation_lacks()
     if lacks is None:
-        return
-    if os.environ.get("CI", "").lower() in ("1", "true", "yes"):
-        pytest.fail(f"emulation test cannot run in CI: {lacks}", pytrace=False)
-    pytest.skip(lacks)
+        usable, reason = sandbox.call(netem_available)
+        lacks = None if usable else f"{reason}; in a guest kernel it can be had: docs/virtual.md"
+    return lacks
+
+
+NEEDS = {"emulation": emulation_lacks, "guest": guest_lacks, "netem": netem_lacks}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests where they cannot run; in CI, where they must, that is an error."""
+    for marker, lacking in NEEDS.items():
+        if item.get_closest_marker(marker) is None:
+            continue
+        lacks = lacking()
+        if lacks is None:
+            continue
+        if os.environ.get("CI", "").lower() in ("1", "true", "yes"):
+            pytest.fail(f"{marker} test cannot run in CI: {lacks}", pytrace=False)
+        pytest.skip(lacks)

@@ -92,15 +92,7 @@ def test_the_choice_never_falls_back_silently() -> None:
         assert found["auto"].reason.startswith("this kernel has no usable netem")
 
 
-@pytest.fixture
-def netem() -> None:
-    usable, reason = sandbox.call(netem_available)
-    if not usable:
-        pytest.skip(f"netem cannot be tested here: {reason}")
-
-
-@emulation
-@pytest.mark.usefixtures("netem")
+@pytest.mark.netem
 def test_independent_loss_and_delay() -> None:
     n = 2000
 
@@ -129,8 +121,7 @@ def test_independent_loss_and_delay() -> None:
     assert seeded or "losses per packet are not seeded" in stats["notes"][0]
 
 
-@emulation
-@pytest.mark.usefixtures("netem")
+@pytest.mark.netem
 def test_jitter_does_not_reorder() -> None:
     code = """
 import socket, sys, time
@@ -164,8 +155,7 @@ else:
     assert delays[-1] - delays[0] > 0.01
 
 
-@emulation
-@pytest.mark.usefixtures("netem")
+@pytest.mark.netem
 def test_outages_in_time_are_where_the_schedule_has_them() -> None:
     up, down = Direction(0.01, loss=GilbertElliott(0.4, 0.1)), Direction(0.01)
     seed, n, spacing = 3, 5000, 0.002
