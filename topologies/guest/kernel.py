@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -56,8 +57,14 @@ class Kernel:
 
 
 def cache() -> Path:
-    """The user's cache of guest kernels."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """The user's cache of guest kernels; under sudo, that of the user who called it."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    if not base:
+        home = Path.home()
+        if os.geteuid() == 0 and os.environ.get("SUDO_UID", "0") != "0":
+            with contextlib.suppress(KeyError, ValueError):
+                home = Path(pwd.getpwuid(int(os.environ["SUDO_UID"])).pw_dir)
+        base = str(home / ".cache")
     return Path(base) / "eloquent-testbed" / "guest-kernel"
 
 
