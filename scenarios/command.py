@@ -15,6 +15,7 @@ from apps.model import default_model, locate
 from apps.sources import SourceError
 from apps.trace import DEFAULT_TRACE, open_trace
 from eloquent import schemes as eloquent_schemes
+from scenarios.prompt_sets import PromptError, PromptSet, load, names
 from scenarios.scenario import Scenario
 from topologies import sandbox
 from topologies.channel import ChannelError
@@ -39,6 +40,7 @@ class Plan:
     scenario: Scenario
     network: NetworkProfile
     knobs: dict[str, float]
+    prompts: PromptSet
     schemes: tuple[str, ...]
     runs: int
     tokens: int
@@ -53,11 +55,6 @@ class Plan:
     command_line: tuple[str, ...]
 
     @property
-    def prompts(self) -> tuple[str, ...]:
-        """Run n asks prompt n, and the first again after the last."""
-        return self.scenario.prompts
-
-    @property
     def network_engine(self) -> str:
         """What the results say: an emulation inside of a guest is the engine `virtual`."""
         return "virtual" if os.environ.get(GUEST_VARIABLE) else self.engine
@@ -68,7 +65,7 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
     options = _parser(scenario).parse_args(argv)
     try:
         plan = _plan(scenario, options, tuple(sys.argv if argv is None else argv))
-    except (UsageError, SourceError) as error:
+    except (UsageError, SourceError, PromptError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
@@ -102,6 +99,8 @@ def options_of(plan: Plan) -> list[str]:
     """The options that make the same plan again, without engine, source and folder."""
     words = ["--schemes", ",".join(plan.schemes), "--runs", str(plan.runs)]
     words += ["--tokens", str(plan.tokens), "--seed", str(plan.seed), "--link", plan.link]
+    if plan.prompts.spec is not None:
+        words += ["--prompts", plan.prompts.spec]
     for name, value in plan.knobs.items():
         words += [f"--{name}", repr(value)]
     return [*words, "--json"] if plan.json else words
@@ -128,6 +127,7 @@ def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[s
         locate(Path(options.model))
     elif source == "model":
         default_model()
+    prompts = scenario.prompt_set() if options.prompts is None else load(options.prompts)
     knobs = {name: getattr(options, name) for name in scenario.knobs()}
     try:
         network = scenario.network(**knobs)
@@ -140,9 +140,10 @@ def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[s
         scenario,
         network,
         knobs,
+        prompts,
         schemes,
         1 if options.quick else options.runs,
-        options.tokens,
+        options.tokens or prompts.tokens or scenario.tokens,
         options.seed,
         source,
         options.model,
@@ -188,7 +189,16 @@ def _parser(scenario: Scenario) -> argparse.ArgumentParser:
     known = ", ".join([*eloquent_schemes.names(), *TRANSPORTS])
     add("--schemes", default=",".join(scenario.schemes), help=f"of {known} (%(default)s)")
     add("--runs", type=_positive, default=scenario.runs, help="runs of each scheme (%(default)s)")
-    add("--tokens", type=_positive, default=scenario.tokens, help="longest answer (%(default)s)")
+    add(
+        "--tokens",
+        type=_positive,
+        help=f"longest answer (the prompt set's, or {scenario.tokens})",
+    )
+    add(
+        "--prompts",
+        metavar="NAME|FILE",
+        help=f"what is asked: {', '.join(names())}, or a .toml or .txt file (the scenario's)",
+    )
     add("--seed", type=int, default=1, help="of all randomness (%(default)s)")
     add(
         "--source",

@@ -38,8 +38,8 @@ from topologies.tap import TapError
 FIRST_PORT = 4433
 PROBE_PORT = 4999
 CONTROLLER_PORT = 6653
-#: A stream that takes this much longer than its tokens is given up.
-PATIENCE = 120.0
+#: A stream is given up after this long (s), and this much more for each of its tokens.
+PATIENCE, PATIENCE_A_TOKEN = 120.0, 1.5
 
 EXPECTED_ERRORS = (
     CaptureError,
@@ -94,6 +94,7 @@ class Experiment:
         self.folder = folder
         self.console = console
         self.choice = ""
+        self.patience = PATIENCE + PATIENCE_A_TOKEN * plan.tokens
         self.manifest: dict[str, Any] = manifest.describe(plan)
         self.details: list[dict[str, Any]] = []
         self.manifest["run_details"] = self.details
@@ -270,7 +271,7 @@ class Experiment:
         client_log = self.log(f"{name}-client.json")
         before = self._server_datagrams(scheme)
         with self._capturing(pcaps) as offsets:
-            prompt = plan.prompts[(number - 1) % len(plan.prompts)]
+            prompt = plan.prompts.of_run(number)
             with self._asking(scheme, prompt, client_log, name) as client:
                 server_log = self._follow(client, scheme)
             for link in self.network.links.values():
@@ -315,9 +316,10 @@ class Experiment:
 
     @contextlib.contextmanager
     def _asking(self, scheme: str, prompt: str, log: Path, name: str) -> Iterator[Any]:
-        command = [sys.executable, "-m", "apps.client", self.network.server.IP(), prompt]
+        command = [sys.executable, "-m", "apps.client"]
         command += ["--scheme", scheme, "--port", str(self.ports[scheme]), "--realtime"]
-        command += ["--log", str(log), "--timeout", str(PATIENCE)]
+        command += ["--log", str(log), "--timeout", str(self.patience)]
+        command += ["--", self.network.server.IP(), prompt]  # a prompt may begin with a dash
         errors = self.log(f"{name}-client.log")
         with self.log(f"{name}.txt").open("wb") as answer, errors.open("wb") as stderr:
             client = self.network.client.popen(
@@ -328,7 +330,7 @@ class Experiment:
             )
             try:
                 yield client
-                status = client.wait(PATIENCE)
+                status = client.wait(self.patience)
             except subprocess.TimeoutExpired:
                 raise ProcessFailed(f"client ({scheme}) did not end; see {errors}") from None
             finally:
@@ -339,10 +341,10 @@ class Experiment:
 
     def _follow(self, client: Any, scheme: str) -> Path:
         """Start the channel's clock with the first token; wait for the server's log."""
-        started = self.server.expect("first_token", timeout=PATIENCE)
+        started = self.server.expect("first_token", timeout=self.patience)
         for link in self.network.links.values():
             link.start_epoch(started["at"])
-        done = self.server.expect("done", timeout=PATIENCE)
+        done = self.server.expect("done", timeout=self.patience)
         if not done["tokens"]:
             raise MeasurementError(f"{scheme}: the server generated nothing")
         return Path(done["log"])

@@ -30,6 +30,7 @@ def describe(plan: Plan) -> dict[str, Any]:
         "runs": plan.runs,
         "schemes": list(plan.schemes),
         "tokens": plan.tokens,
+        "prompts": plan.prompts.to_dict(),
         "theta": plan.scenario.theta,
         "parameters": plan.knobs,
         "network": plan.network.to_dict(),

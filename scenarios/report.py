@@ -45,6 +45,8 @@ def _draw(plan: Plan, folder: ResultsFolder, results: Results) -> None:
     tokens, theta = results.tokens, plan.scenario.theta
     first = tokens[tokens["run"] == tokens["run"].min()]
     folder.write_figure("timeline", plots.timeline(first, outages(plan, first), theta))
+    if results.summary["stall_ratio"].isna().all():
+        return  # answers of one token have no gaps
     folder.write_figure("gaps", plots.gaps(tokens, theta))
     folder.write_figure("stalls", plots.stall_bars(results.summary))
 

@@ -92,7 +92,7 @@ def _recorded(plan: Plan, console: Console) -> Iterator[tuple[str, Path | None]]
         with console.status("The model answers on the host, to be replayed in the guest …"):
             source = ModelSource(plan.model, device=plan.device)
             list(source.answer("Hello", 4))  # warms caches and thread pools
-            prompts = dict.fromkeys(plan.prompts[: plan.runs])
+            prompts = dict.fromkeys(plan.prompts.of_run(n) for n in range(1, plan.runs + 1))
             for number, prompt in enumerate(prompts, 1):
                 path = folder / f"prompt-{number:02}.jsonl"
                 how = "recorded on the host for the engine virtual"

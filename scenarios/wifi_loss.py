@@ -42,13 +42,7 @@ SCENARIO = Scenario(
     name="wifi_loss",
     title="WiFi with bursts of outages",
     network=network,
-    prompts=(
-        "Explain to a curious child why the sky is blue.",
-        "Describe how a sailing boat can move against the wind.",
-        "Write a short story about a lighthouse keeper and a lost whale.",
-        "What happens in a computer when I press a key?",
-        "Tell me how bread is made, from the field to the table.",
-    ),
+    prompts="questions",
 )
 
 if __name__ == "__main__":

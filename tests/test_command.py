@@ -42,6 +42,7 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
         (["--source", "trace:/no/such/file"], ["/no/such/file"]),
         (["--model", "/no/such/model"], ["/no/such/model"]),
         (["--model", str(Path(__file__).parent)], ["not a model folder", "config.json"]),
+        (["--prompts", "riddles"], ["'riddles'", "questions", ".toml"]),
         (["--runs", "0"], ["--runs", "'0'"]),
         (["--link", "string"], ["--link", "'string'"]),
         (["--loss", "1.3"], ["--loss 1.3"]),
