@@ -69,7 +69,7 @@ class Sender:
         self.path = path or Path(validated=True)
         self.window = Window()
         self._backoff = 0
-        self._flight_at = self._probe_at = -math.inf
+        self._flight_at = self._probe_at = self._timer_at = -math.inf
         self._unanswered_since: float | None = None
         self._quiet = False
         self._blocked = False  # the last flight exceeded the amplification limit
@@ -102,13 +102,15 @@ class Sender:
         if not isinstance(message, Ack) or message.stream_id != self.stream_id:
             raise MalformedDatagram(f"not an ACK of stream {self.stream_id:016x}: {message!r:.60}")
         try:
-            news = self.window.acknowledge(message)
+            fresh = self.window.acknowledge(message)
         except ValueError as error:
             raise MalformedDatagram(str(error)) from None
-        if self.path.answered(message.echo, message.delay, now) or news:
+        if self.path.answered(message.echo, message.delay, now) or fresh:
             # Only an answer to what was sent shows that the way to the peer is open.
             self._unanswered_since = None
             self._quiet = False
+        if fresh:
+            self.scheme.on_ack(self.window, fresh, self.path.rtt, now)
         self.heard(now)
 
     def heard(self, now: float) -> None:
@@ -129,13 +131,15 @@ class Sender:
 
     def next_timeout(self) -> float | None:
         """When ``datagrams`` has something to do if nothing happens before; None: never."""
-        due = [at for at in (self._next_flight(), self._next_probe()) if at is not None]
-        return min(due, default=None)
+        timeouts = (self._next_flight(), self._next_probe(), self._next_timer())
+        return min((at for at in timeouts if at is not None), default=None)
 
     def _next_flight(self) -> float | None:
         """When waiting new tokens may leave; None when none wait, or an ACK must come first."""
         window = self.window
-        if self._blocked or self._quiet or window.unsent == window.next_index:
+        if self._blocked or window.unsent == window.next_index:
+            return None
+        if self._quiet and not self.scheme.recovers:
             return None
         if window.bytes_in_flight >= FLIGHT_BYTES:
             return None
@@ -144,7 +148,7 @@ class Sender:
     def _next_probe(self) -> float | None:
         """When the oldest unacknowledged token is due for a repetition."""
         window = self.window
-        if self._blocked or not window:
+        if self._blocked or not window or self.scheme.recovers:
             return None
         if window.unsent > window.base:
             if self.scheme.steady and not self._quiet:
@@ -154,6 +158,17 @@ class Sender:
         if self._quiet:  # tokens that came during an outage; nothing older is left
             return self._flight_at + self._probe_timeout()
         return None
+
+    def _next_timer(self) -> float | None:
+        """When the scheme's own timer is due, at most every FLIGHT_INTERVAL."""
+        if self._blocked or not self.window:
+            return None
+        due = self.scheme.next_timer(self.window, self.path.rtt)
+        if due is None:
+            return None
+        # What has just gone out need not go again, except where a timer is all that repeats.
+        last = self._timer_at if self.scheme.recovers else max(self._timer_at, self._flight_at)
+        return max(due, last + FLIGHT_INTERVAL)
 
     def _plain_timeout(self) -> float:
         """PTO without backoff."""
@@ -177,8 +192,11 @@ class Sender:
         out: list[bytes] = []
         if _due(self._next_probe(), now):
             out = self._emit(self._probe(now), now)
-        elif _due(self._next_flight(), now):
-            out = self._emit(self._flight(now), now)
+        else:
+            if _due(self._next_timer(), now):
+                out = self._emit(self._own(now), now)
+            if not out and _due(self._next_flight(), now):
+                out = self._emit(self._flight(now), now)
         if out and self._unanswered_since is None:
             self._unanswered_since = now
         return out
@@ -193,6 +211,14 @@ class Sender:
         self._probe_at = now
         if self._quiet or not self.scheme.steady:
             self._backoff = min(self._backoff + 1, 16)
+        return runs
+
+    def _own(self, now: float) -> list[Run]:
+        self._timer_at = now
+        most = self._most(PROBE_DATAGRAMS if self._quiet else FLIGHT_DATAGRAMS)
+        runs = self.window.pack(self.scheme.on_timer(self.window, self.path.rtt, now), most)
+        if runs:
+            self._probe_at = now
         return runs
 
     def _most(self, datagrams: int) -> int:
@@ -221,6 +247,7 @@ class Sender:
                 break
             self.path.sent(len(datagram) * copies)
             self.window.mark_sent(run, now)
+            self.scheme.on_sent(range(first, first + len(tokens) + (end is not None)), now)
             out += [datagram] * copies
         if out:
             self._flight_at = now

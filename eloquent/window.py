@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from .wire import MAX_DATAGRAM, MAX_TOKEN, Ack, Reason, data_overhead, token_size
 
@@ -33,6 +34,14 @@ class _Entry:
         self.token = token  # None: the end of the stream, which has an index of its own
         self.first_sent = self.last_sent = -math.inf
         self.acknowledged = False
+
+
+class Fresh(NamedTuple):
+    """An index that has just been acknowledged, and when it was sent first and last."""
+
+    index: int
+    first_sent: float
+    last_sent: float
 
 
 Run = tuple[int, tuple[bytes, ...], Reason | None]
@@ -103,40 +112,43 @@ class Window:
         self.next_index += 1
         return self.next_index - 1
 
-    def acknowledge(self, ack: Ack) -> bool:
-        """Take an ACK. True when it says something new.
+    def acknowledge(self, ack: Ack) -> list[Fresh]:
+        """Take an ACK. Returns what it is the first to acknowledge, in ascending order.
 
         Raises ValueError when it names what was never sent: such an ACK is forged or broken.
         """
         highest = ack.ranges[-1][1] if ack.ranges else ack.next
         if highest > self.unsent:
             raise ValueError(f"acknowledges index {highest - 1}, but {self.unsent} were sent")
-        news = False
+        fresh: list[Fresh] = []
+        for index in range(self.base, ack.next):
+            self._note(index, fresh)
         for start, stop in ack.ranges:
-            for index in range(max(start, self.base), stop):
-                entry = self._entries[index - self.base]
-                news |= self._note(entry)
-        while self._entries and (self.base < ack.next or self._entries[0].acknowledged):
+            for index in range(max(start, self.base, ack.next), stop):
+                self._note(index, fresh)
+        while self._entries and self._entries[0].acknowledged:
             entry = self._entries.popleft()
-            self._note(entry)
             if entry.token is not None:
                 self.bytes_held -= len(entry.token) + TOKEN_OVERHEAD
             self.base += 1
-            news = True
-        return news
+        return fresh
 
-    def _note(self, entry: _Entry) -> bool:
-        if entry.acknowledged:
-            return False
-        entry.acknowledged = True
-        self.bytes_in_flight -= token_size(entry.token or b"")
-        return True
+    def _note(self, index: int, fresh: list[Fresh]) -> None:
+        entry = self._entries[index - self.base]
+        if not entry.acknowledged:
+            entry.acknowledged = True
+            self.bytes_in_flight -= token_size(entry.token or b"")
+            fresh.append(Fresh(index, entry.first_sent, entry.last_sent))
 
     def unacknowledged(self) -> Iterator[int]:
         """Indices that are not known to have arrived, oldest first, never sent ones included."""
         for index, entry in enumerate(self._entries, self.base):
             if not entry.acknowledged:
                 yield index
+
+    def size(self, index: int) -> int:
+        """Bytes that ``index`` takes in a datagram."""
+        return token_size(self._entries[index - self.base].token or b"")
 
     def last_sent(self, index: int) -> float:
         """When ``index`` was sent for the last time; -inf when it never was."""

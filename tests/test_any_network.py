@@ -13,6 +13,8 @@ from network import Fate, Network, lossy  # type: ignore[import-not-found]
 from eloquent import schemes
 
 SCHEMES = pytest.mark.parametrize("scheme", schemes.names())
+#: A TCP waits for its RTO, which an outage has doubled many times: no bound of ours holds for it.
+EAGER = pytest.mark.parametrize("scheme", [n for n in schemes.names() if n != "retransmit"])
 TOKENS = st.lists(st.binary(max_size=20) | st.binary(min_size=1000, max_size=1024), max_size=40)
 
 
@@ -63,7 +65,9 @@ def test_exactly_the_tokens_sent(
     spacing: float,
 ) -> None:
     fate = bad_network(seed, {"up": up, "down": down}, copies, jitter, corrupt)
-    network = Network(tokens, fate, scheme=scheme, spacing=spacing, seed=seed).run(until=900)
+    network = Network(tokens, fate, scheme=scheme, spacing=spacing, seed=seed).run(
+        until=20_000 if scheme == "retransmit" else 900  # its RTO goes up to two minutes
+    )
     received = [token.data for token in network.received]
     assert received == tokens[: len(received)]  # never wrong, even if it is not complete
     assert [token.index for token in network.received] == list(range(len(received)))
@@ -75,7 +79,7 @@ def test_exactly_the_tokens_sent(
         assert network.client.reason is not None
     else:
         assert network.client.error == "lost" or "unknown" in network.client.error
-        assert up + down > 1.2
+        assert scheme == "retransmit" or up + down > 1.2
 
 
 @SCHEMES
@@ -121,7 +125,7 @@ def test_the_first_datagrams_are_lost(scheme: str, direction: str, count: int) -
     assert network.ended == ["complete"]
 
 
-@SCHEMES
+@EAGER
 def test_every_ack_is_lost_for_a_while(scheme: str) -> None:
     tokens = [b"%d" % n for n in range(60)]
 
@@ -134,7 +138,7 @@ def test_every_ack_is_lost_for_a_while(scheme: str) -> None:
     assert max(network.rendered) < 3.5  # tokens went on without a single ACK
 
 
-@SCHEMES
+@EAGER
 def test_an_outage_of_30_seconds(scheme: str) -> None:
     tokens = [b"token %d" % n for n in range(400)]
     start, stop = 1.0, 31.0
@@ -150,7 +154,9 @@ def test_an_outage_of_30_seconds(scheme: str) -> None:
     generated = network.generated[-1]
     assert generated < stop
     assert network.rendered[-1] - stop <= 0.05 + 0.3  # one RTT and 300 ms
-    for second in range(4, 29):  # the sender has backed off: 5 probes of 2 datagrams a second
+    # The sender has backed off: 5 probes of 2 datagrams a second, a twentieth of the stall apart
+    # until that is 0.2 s for eloquent-deadline.
+    for second in range(4 if scheme != "eloquent-deadline" else 6, 29):
         assert sum(second <= t < second + 1 for t in sent) <= 11
 
 
