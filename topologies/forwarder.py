@@ -125,6 +125,7 @@ class Forwarder:
     def _forget(self) -> None:
         self._counts = (Counts(), Counts())
         self._numbers = [0, 0]
+        self._first = next(self._order)  # frames before it belong to an earlier seed
         self._lateness = Lateness()
 
     # What the control side may ask.
@@ -155,6 +156,8 @@ class Forwarder:
     def record_fates(self, path: Path | None) -> None:
         """Write a line (channel.replay.FATE_COLUMNS) for each frame from now on; None ends it."""
         if self._fates:
+            for frame in sorted(self._heap):  # still on their way
+                self._log_frame(frame, None)
             self._fates.close()
             self._fates = None
         if path is not None:
@@ -278,12 +281,13 @@ class Forwarder:
             self._write(heapq.heappop(heap), now)
 
     def _write(self, frame: _Frame, now: float) -> None:
-        due, _, direction, number, entered, fate, flip, data = frame
-        counts = self._counts[direction]
+        counts, fate = self._counts[frame.direction], frame.fate
+        written: float | None = now
         try:
-            os.write(self._devices[1 - direction], data)
+            os.write(self._devices[1 - frame.direction], frame.data)
         except OSError:
-            fate = "dropped"
+            # A copy stays one in the log: it must not be taken for its frame.
+            fate, written = fate if fate == "copy" else "dropped", None
             counts.dropped += 1
         else:
             if fate == "copy":
@@ -291,8 +295,13 @@ class Forwarder:
             else:
                 counts.delivered += 1
                 counts.corrupt += fate == "corrupt"
-        self._lateness.add(now - due)
-        self._log(number, entered, direction, len(data), fate, due, now, flip)
+        self._lateness.add(now - frame.due)
+        self._log_frame(frame._replace(fate=fate), written)
+
+    def _log_frame(self, frame: _Frame, written: float | None) -> None:
+        due, order, direction, number, entered, fate, flip, data = frame
+        if order >= self._first:
+            self._log(number, entered, direction, len(data), fate, due, written, flip)
 
     def _log(
         self,

@@ -56,7 +56,9 @@ def _transport(frame: bytes) -> tuple[int, int] | None:
         return None
     protocol, start = frame[23], 14 + 4 * (frame[14] & 15)
     later_fragment = int.from_bytes(frame[20:22], "big") & 0x1FFF
-    if protocol not in _CHECKSUM or later_fragment or len(frame) < start + 8:
+    if protocol not in _CHECKSUM or later_fragment:
+        return None
+    if len(frame) < start + _CHECKSUM[protocol] + 2:
         return None
     return protocol, start
 

@@ -187,6 +187,7 @@ class _Stage:
         self._neck = f"{pair}0" if direction.bottleneck else None
         self._seedable = tc.knows_seed()
         self._seed: int | None = None
+        self._changes = 0
         self.notes: list[str] = []
         if self._neck is None:
             _redirect(source, device)
@@ -200,7 +201,7 @@ class _Stage:
 
     def reset(self, loss: float, seed: int) -> None:
         """New qdiscs: new random numbers, and counters at 0."""
-        self._seed = seed if self._seedable else None
+        self._seed, self._changes = (seed if self._seedable else None), 0
         tc.run([tc.find("tc") or "tc", "qdisc", "del", "dev", self._device, "root"])
         words = netem_words(self._direction, loss, self._seed)
         tc.must(["tc", *_root(self._device), "netem", *words])
@@ -231,7 +232,10 @@ class _Stage:
 
     def change(self, loss: float) -> list[str]:
         """The tc command that sets the loss of the moment; frames on their way stay there."""
-        words = netem_words(self._direction, loss, self._seed, table=False)
+        # A change seeds netem's generator anew: with the same seed, the same draws would follow.
+        self._changes += 1
+        seed = None if self._seed is None else subseed(self._seed, str(self._changes))
+        words = netem_words(self._direction, loss, seed, table=False)
         return ["qdisc", "change", "dev", self._device, "root", "handle", "1:", "netem", *words]
 
     def counts(self) -> dict[str, int]:

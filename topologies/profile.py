@@ -49,6 +49,10 @@ class Direction:
     def __post_init__(self) -> None:
         try:
             self.delay_model  # noqa: B018 - it checks the values
+            for name in ("reorder", "clamp"):
+                if not isinstance(getattr(self, name), bool):
+                    value = getattr(self, name)
+                    raise ChannelError(f"{name} must be true or false, not {value!r}")
             check_number("duplicate", self.duplicate, 0, 1)
             check_number("corrupt", self.corrupt, 0, 1)
         except ChannelError as error:
@@ -273,6 +277,6 @@ def _fields(
             raise ProfileError(f'{where}: "{key}" is missing')
     for key in data:
         if key not in required and key not in optional:
-            known = ", ".join([*required, *optional])
+            known = ", ".join(dict.fromkeys([*required, *optional]))
             raise ProfileError(f"{where}: unknown key {key!r}; known are {known}")
     return dict(data)

@@ -6,7 +6,6 @@ import math
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from . import trace_file
 from .randomness import ChannelError, check_number
@@ -30,7 +29,7 @@ class DeliveryTrace:
     times: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        path = Path(self.file)
+        path = trace_file.named(self.file)
         times: list[float] = []
         for where, (text,) in trace_file.rows(path, 1):
             at = trace_file.number(where, "time", text) / 1e3
@@ -117,6 +116,7 @@ class BottleneckProcess:
         self._free_at = -math.inf  # when the last accepted frame has left
         self._left = 0  # bytes that the trace's current opportunity still carries
         self._next = 0  # number of the trace's next opportunity
+        self._zero = math.nan  # the trace's time 0 by which that was counted
 
     def enter(self, now: float, zero: float, size: int) -> float | None:
         """When a frame that enters at `now` has left; None if the queue loses it.
@@ -132,34 +132,47 @@ class BottleneckProcess:
                 return None
             if self._most_bytes is not None and self._backlog + size > self._most_bytes:
                 return None
+        after = (self._next, self._left)
+        if self._rate:
+            leaves = starts + 8 * size / self._rate
+        else:
+            leaves, after = self._chance(now, zero, size)
+            starts = leaves  # it waits for its opportunity
         if self._codel and self._codel.drops(starts, starts - now, self._backlog):
             return None
-        leaves = starts + 8 * size / self._rate if self._rate else self._chance(starts, zero, size)
-        if starts <= now and self._trace:
-            starts = leaves  # it waits for its opportunity
+        self._next, self._left = after
         if starts > now:
             waiting.append((starts, size))
             self._backlog += size
         self._free_at = leaves
         return leaves
 
-    def _chance(self, starts: float, zero: float, size: int) -> float:
-        """The opportunity that carries the last byte of a frame which may start at `starts`."""
+    def _chance(self, now: float, zero: float, size: int) -> tuple[float, tuple[int, int]]:
+        """When the opportunity comes that carries the last byte of a frame, and what then is left.
+
+        (number of the next opportunity, bytes that the current one still carries).
+        """
         assert self._trace is not None
         times, length = self._trace.times, self._trace.length
-        rounds, rest = divmod(starts - zero, length)
-        first = int(rounds) * len(times) + bisect_left(times, rest)
-        if first > self._next:
-            self._next, self._left = first, 0
-        if size <= self._left:
-            self._left -= size
-            return max(starts, self._free_at)
-        size -= self._left
-        count = -(-size // OPPORTUNITY)
-        self._left = count * OPPORTUNITY - size
-        self._next += count
-        rounds, index = divmod(self._next - 1, len(times))
-        return max(starts, zero + rounds * length + times[index])
+        if zero != self._zero or now > self._free_at:
+            # Nothing waits, or the trace starts anew: what has passed by then cannot be used.
+            first = self._first(max(now, self._free_at) - zero)
+            upcoming = first if zero != self._zero else max(first, self._next)
+            self._zero, self._next, self._left = zero, upcoming, 0
+        count = max(0, -(-(size - self._left) // OPPORTUNITY))
+        upcoming = self._next + count
+        rounds, index = divmod(upcoming - 1, len(times))
+        at = zero + rounds * length + times[index] if count else self._free_at
+        return max(now, self._free_at, at), (upcoming, self._left + count * OPPORTUNITY - size)
+
+    def _first(self, t: float) -> int:
+        """Number of the first opportunity at or after channel time `t`."""
+        assert self._trace is not None
+        times, length = self._trace.times, self._trace.length
+        rounds, rest = divmod(t, length)
+        if rest == 0:
+            rounds, rest = rounds - 1, length  # its last opportunities are at this moment
+        return int(rounds) * len(times) + bisect_left(times, rest)
 
 
 class _CoDel:

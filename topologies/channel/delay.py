@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import NormalDist
 
 from . import trace_file
@@ -31,7 +30,7 @@ class DelayTrace:
     length: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        path = Path(self.file)
+        path = trace_file.named(self.file)
         times: list[float] = []
         delays: list[float] = []
         for where, (time, delay) in trace_file.rows(path, 2):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .loss import LossModel, LossProcess
-from .randomness import ChannelError, Stream, check_number, exponential
+from .randomness import ChannelError, Stream, check_number, exponential, sequence
 
 # Below a millisecond no real-time back end could follow the states.
 _SHORTEST = 1e-3
@@ -170,7 +170,7 @@ class Gaps(InTime):
 
     def __post_init__(self) -> None:
         last = 0.0
-        if not self.spells:
+        if not sequence("spells", self.spells):
             raise ChannelError("spells must hold at least one (start, end), not nothing")
         for spell in self.spells:
             if not isinstance(spell, list | tuple) or len(spell) != 2:
@@ -277,18 +277,30 @@ class SpellsProcess(_StatesProcess):
                 edges[-1] = end
             else:
                 edges += [start, end]
+        # So is one that crosses the end of a period.
+        self._starts_bad = bool(edges) and edges[0] == 0 and edges[-1] == period
+        if self._starts_bad:
+            edges = edges[1:-1]
         self._edges, self._period = edges, period
 
     def _bad(self, index: int) -> bool:
-        return index % 2 == 1
+        return (index % 2 == 1) != self._starts_bad
 
     def _index(self, t: float) -> int:
-        if self._period == math.inf:
+        if self._period == math.inf or not self._edges:
             return bisect_right(self._edges, t)
         rounds, rest = divmod(t, self._period)
-        return int(rounds) * len(self._edges) + bisect_right(self._edges, rest)
+        index = int(rounds) * len(self._edges) + bisect_right(self._edges, rest)
+        # divmod and _change may round differently; what counts is _change.
+        while self._change(index) <= t:
+            index += 1
+        while index > 0 and self._change(index - 1) > t:
+            index -= 1
+        return index
 
     def _change(self, index: int) -> float:
+        if not self._edges:
+            return math.inf
         rounds, rest = divmod(index, len(self._edges))
         if self._period == math.inf:
             return self._edges[index] if rounds == 0 else math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -32,7 +33,7 @@ class LossTrace(InTime):
     length: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        path = Path(self.file)
+        path = trace_file.named(self.file)
         spells, length = _read(path)
         object.__setattr__(self, "spells", spells)
         object.__setattr__(self, "length", length)
@@ -47,6 +48,8 @@ class LossTrace(InTime):
     def mean_outage(self) -> float:
         """Mean length of its spells; one that crosses the end and the start counts as one."""
         count = len(self.spells)
+        if self.spells == ((0, self.length),):
+            return math.inf
         if count > 1 and self.spells[0][0] == 0 and self.spells[-1][1] == self.length:
             count -= 1
         return self.mean_loss * self.length / count if count else 0.0

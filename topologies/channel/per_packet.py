@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .loss import LossModel, LossProcess
-from .randomness import ChannelError, Stream, check_number
+from .randomness import ChannelError, Stream, check_number, sequence
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ class GilbertElliottPackets(LossModel):
     @property
     def mean_burst(self) -> float | None:
         """P(loss) / P(loss after a delivery); 1/r for loss_bad = 1 and loss_good = 0."""
+        if self.mean_loss == 0:
+            return None
         bad = self.p / (self.p + self.r)
         both = bad * self.loss_bad * ((1 - self.r) * self.loss_bad + self.r * self.loss_good)
         good = (1 - self.p) * self.loss_good + self.p * self.loss_bad
@@ -87,7 +89,7 @@ class DropList(LossModel):
     packets: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        for number in self.packets:
+        for number in sequence("packets", self.packets):
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
                 raise ChannelError(f"packets must be whole numbers from 1 on, not {number!r}")
         object.__setattr__(self, "packets", tuple(sorted(set(self.packets))))
@@ -135,8 +137,11 @@ class FateList(LossModel):
     fates: tuple[bool, ...]
 
     def __post_init__(self) -> None:
-        if not self.fates:
+        if not sequence("fates", self.fates):
             raise ChannelError("fates must hold at least one packet, not nothing")
+        for fate in self.fates:
+            if not (isinstance(fate, int) and fate in (0, 1)):
+                raise ChannelError(f"each of fates must be true (lost) or false, not {fate!r}")
         object.__setattr__(self, "fates", tuple(bool(fate) for fate in self.fates))
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+import sys
 from collections.abc import Callable
 
 Stream = Callable[[str], random.Random]
@@ -29,10 +30,17 @@ def exponential(draws: random.Random, mean: float) -> float:
     return -mean * math.log(1.0 - draws.random())
 
 
+def sequence(name: str, value: object) -> list[object] | tuple[object, ...]:
+    """Raise ChannelError unless `value` is a list or a tuple."""
+    if not isinstance(value, list | tuple):
+        raise ChannelError(f"{name} must be a list, not {value!r}")
+    return value
+
+
 def check_number(name: str, value: float, low: float, high: float = math.inf) -> None:
     """Raise ChannelError unless `value` is a finite number within [low, high]."""
     known = isinstance(value, int | float) and not isinstance(value, bool)
-    if known and math.isfinite(value) and low <= value <= high:
+    if known and low <= value <= high and value <= sys.float_info.max:
         return
     limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
     raise ChannelError(f"{name} must be a number {limits}, not {value!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ same number); `corrupt` (delivered with one bit inverted, at the share `flip` of
 (unintended)."""
 
 _REASONS = ("lost", "queue", "mtu")
+_FATES = ("ok", "copy", "corrupt", "exempt", "nat", "dropped", *_REASONS)
 
 
 class ReplayChannel:
@@ -67,7 +69,7 @@ def read_fates(path: Path) -> tuple[ReplayChannel, ReplayChannel]:
                 _take(row, recorded, copies)
     except (OSError, UnicodeDecodeError) as error:
         raise ChannelError(f"cannot read the fate log {path}: {error}") from None
-    except (KeyError, TypeError, ValueError) as error:
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
         if isinstance(error, ChannelError):
             raise
         raise ChannelError(f"{path}:{reader.line_num}: not a line of a fate log") from None
@@ -82,12 +84,20 @@ def _take(
 ) -> None:
     direction, fate, number = row["direction"], row["fate"], int(row["number"])
     delay = float(row["due"]) - float(row["time"])
+    flip = float(row["flip"]) if row["flip"] else None
+    known = direction in DIRECTIONS and fate in _FATES
+    whole = None not in row and None not in row.values()
+    if not (known and whole and 0 <= delay < math.inf and 0 <= (flip or 0.0) < 1):
+        raise ValueError
+    if fate in ("exempt", "nat"):
+        return
+    if number < 1 or (fate != "copy" and number in recorded[direction]):
+        raise ValueError
     if fate == "copy":
         copies[direction, number] = delay
-    elif fate not in ("exempt", "nat"):
-        flip = float(row["flip"]) if row["flip"] else None
-        lost = fate in _REASONS
-        recorded[direction][number] = Fate(lost, delay, fate if lost else "", None, flip)
+        return
+    lost = fate in _REASONS
+    recorded[direction][number] = Fate(lost, delay, fate if lost else "", None, flip)
 
 
 def _channel(

@@ -11,6 +11,13 @@ from pathlib import Path
 from .randomness import ChannelError
 
 
+def named(file: object) -> Path:
+    """The path of a trace. Raises ChannelError if it is no text."""
+    if not isinstance(file, str):
+        raise ChannelError(f"file must be the name of a trace, not {file!r}")
+    return Path(file)
+
+
 def rows(path: Path, columns: int) -> Iterator[tuple[str, list[str]]]:
     """Each row of a CSV file with its place ("file:line"). Raises ChannelError.
 
@@ -26,14 +33,26 @@ def rows(path: Path, columns: int) -> Iterator[tuple[str, list[str]]]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        fields = [field.strip() for field in next(csv.reader([line]))]
-        found += 1
-        if found == 1 and columns > 1 and fields[0].isidentifier():
-            continue
         where = f"{path}:{number}"
+        try:
+            fields = [field.strip() for field in next(csv.reader([line]))]
+        except csv.Error as error:
+            raise ChannelError(f"{where}: {error}") from None
+        found += 1
+        if found == 1 and columns > 1 and fields[0].isidentifier() and not _numeric(fields[0]):
+            continue
         if len(fields) != columns:
             raise ChannelError(f"{where}: {columns} fields expected, not {line.strip()!r}")
         yield where, fields
+
+
+def _numeric(text: str) -> bool:
+    """Would float() take it? It takes the words nan and inf, too."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def number(where: str, name: str, text: str, low: float = 0.0) -> float:
