@@ -1,0 +1,126 @@
+"""The command line of the report."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.plots import PlotError
+from analysis.report.page import render
+from analysis.report.section import Section, section
+from analysis.results import ResultsError, ResultsWarning, load
+from analysis.stalls import StallError
+from analysis.summary import SummaryError
+
+_EXAMPLES = """examples:
+  python -m analysis.report results/wifi_loss/20250101-120000
+  python -m analysis.report results/*/* --out all.html --force
+
+exit status: 0 written, 1 written, but something in a folder is damaged and was left out,
+2 nothing written
+"""
+
+
+class ReportError(RuntimeError):
+    """The page cannot be made or written; the message is one line."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.report",
+        description="Write one HTML page about results folders: setup, tables with intervals, "
+        "figures, the fate of every packet of one run, and how to repeat it. The page needs no "
+        "other file and no network. A folder that was cut off is shown with what it has.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="results folder")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the page (report.html in the folder; of several folders, in the current one)",
+    )
+    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    parser.add_argument(
+        "--baseline", default="tcp", metavar="SCHEME", help="of the reductions (%(default)s)"
+    )
+    options = parser.parse_args(argv)
+    folders = list({path.resolve(): path for path in options.results}.values())
+    out = options.out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
+    try:
+        _check(out, options.force)
+        found = [
+            _evaluated(path, f"experiment-{number}", options.baseline)
+            for number, path in enumerate(folders, 1)
+        ]
+        _write(out, render([one for one, _ in found]))
+    except (ReportError, ResultsError, SummaryError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for one, _ in found:
+        for text in one.shortcomings:
+            print(f"note: {one.path}: {text}", file=sys.stderr)
+    print(f"Report: {out}")
+    return 1 if any(damaged for _, damaged in found) else 0
+
+
+def _evaluated(path: Path, name: str, baseline: str) -> tuple[Section, bool]:
+    """What the page says about a folder, and whether something in it is damaged."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", ResultsWarning)
+        try:
+            results = load(path)
+        except (OSError, ValueError) as error:
+            raise ReportError(f"{path} cannot be read: {_one_line(error)}") from error
+    said = [str(warning.message) for warning in caught]
+    try:
+        return section(results, name, said, baseline), bool(said)
+    except SummaryError as error:
+        raise ReportError(f"{path}: {error}") from error
+    except (PlotError, StallError, ValueError, TypeError) as error:
+        raise ReportError(f"{path} holds values that make no sense: {_one_line(error)}") from error
+
+
+def _check(out: Path, force: bool) -> None:
+    """Before any work is done: may the page be written there?"""
+    if out.is_dir():
+        raise ReportError(f"--out: {out} is a folder, a file is expected")
+    if out.exists() and not force:
+        raise ReportError(f"{out} already exists: give --force to replace it, or another --out")
+
+
+def _write(out: Path, text: str) -> None:
+    """As a whole or not at all, so that no reader finds half a page."""
+    unfinished: Path | None = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=out.parent, prefix=f".{out.name}.", delete=False
+        ) as file:
+            unfinished = Path(file.name)
+            file.write(text)
+        unfinished.chmod(0o666 & ~_umask())
+        unfinished.replace(out)
+    except OSError as error:
+        if unfinished is not None:
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+        raise ReportError(f"cannot write {out}: {error.strerror}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
