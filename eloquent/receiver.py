@@ -31,6 +31,9 @@ KEEPALIVE = 5.0
 #: After this long without any answer PINGs are sent once a second only (as mosh does).
 FAST_PING_TIME = 10.0
 SLOW_PING_INTERVAL = 1.0
+#: DATA that bring nothing new (copies, refreshes) are acknowledged this often at most: when ACKs
+#: are lost, every further one says the same. Shorter than path.MAX_ACK_DELAY.
+REPEATED_ACK_INTERVAL = 0.02
 #: A PING fits into this unless it names many ranges.
 _PING_ROOM = 40
 
@@ -74,7 +77,8 @@ class Receiver:
         self.bytes_held = 0
         self._echo = 0
         self._echo_at = now
-        self._ack_due = False
+        self._ack_due: float | None = None
+        self._ack_at = -math.inf
         self._heard_at = self._data_at = now
         self._ping_at = -math.inf
         self._unanswered_since: float | None = None
@@ -95,13 +99,20 @@ class Receiver:
         if message.stream_id != self.stream_id or isinstance(message, Cancel):
             raise MalformedDatagram(f"no DATA of stream {self.stream_id:016x}: {message!r:.60}")
         tokens: list[Token] = []
+        known = (self.next, len(self._ahead), self.total)
         if isinstance(message, Data):
             tokens = self._take(message, now)
         elif self._unanswered_since is not None:
             self._interval = min(2 * self._interval, KEEPALIVE)  # an answer without a token
         self.heard(now)
         if isinstance(message, Data) or message.asks:
-            self._echo, self._echo_at, self._ack_due = message.sent_at, now, True
+            due = now
+            if isinstance(message, Data) and known == (self.next, len(self._ahead), self.total):
+                due = max(now, self._ack_at + REPEATED_ACK_INTERVAL)
+            if self._ack_due is None or due <= self._ack_due:
+                self._ack_due = due
+            if due == now or self._echo_at <= self._ack_at:  # the oldest stamp that is not echoed
+                self._echo, self._echo_at = message.sent_at, now
         return tokens
 
     def move(self, path: Path) -> None:
@@ -176,15 +187,18 @@ class Receiver:
 
     def next_timeout(self) -> float | None:
         """When ``datagrams`` has something to do if nothing happens before; None: never."""
-        return self._echo_at if self._ack_due else self._next_ping()
+        ping = self._next_ping()
+        if self._ack_due is None:
+            return ping
+        return self._ack_due if ping is None else min(ping, self._ack_due)
 
     def datagrams(self, now: float) -> list[bytes]:
         """The ACK that is due (one for all that came since the last call), or a PING."""
         due = self._next_ping()
         ping = due is not None and due <= now
-        if not ping and not self._ack_due:
+        if not ping and (self._ack_due is None or self._ack_due > now):
             return []
-        self._ack_due = False
+        self._ack_due, self._ack_at = None, now
         complete = self.complete
         message = Ack(
             self.stream_id,

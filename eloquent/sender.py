@@ -46,6 +46,8 @@ INITIAL_PROBE_INTERVAL = 0.5
 #: datagrams any more, and each probe carries at most PROBE_DATAGRAMS.
 QUIET_AFTER = 1.0
 PROBE_DATAGRAMS = 2
+#: Once quiet, a scheme's own timer is heard this often at most, for one datagram.
+QUIET_TIMER_INTERVAL = 0.1
 
 
 class Sender:
@@ -160,15 +162,18 @@ class Sender:
         return None
 
     def _next_timer(self) -> float | None:
-        """When the scheme's own timer is due, at most every FLIGHT_INTERVAL."""
-        if self._blocked or not self.window:
+        """When the scheme's own timer is due, within the limits on it."""
+        window, scheme = self.window, self.scheme
+        if self._blocked or not window:
             return None
-        due = self.scheme.next_timer(self.window, self.path.rtt)
-        if due is None:
+        due = scheme.next_timer(window, self.path.rtt)
+        if due is None or scheme.recovers:  # a timer that is all that repeats is not held up
+            return due and max(due, self._timer_at + FLIGHT_INTERVAL)
+        if window.bytes_in_flight > FLIGHT_BYTES // 2:
             return None
-        # What has just gone out need not go again, except where a timer is all that repeats.
-        last = self._timer_at if self.scheme.recovers else max(self._timer_at, self._flight_at)
-        return max(due, last + FLIGHT_INTERVAL)
+        # What has just gone out need not go again.
+        interval = QUIET_TIMER_INTERVAL if self._quiet else FLIGHT_INTERVAL
+        return max(due, max(self._timer_at, self._flight_at) + interval)
 
     def _plain_timeout(self) -> float:
         """PTO without backoff."""
@@ -215,8 +220,9 @@ class Sender:
 
     def _own(self, now: float) -> list[Run]:
         self._timer_at = now
-        most = self._most(PROBE_DATAGRAMS if self._quiet else FLIGHT_DATAGRAMS)
-        runs = self.window.pack(self.scheme.on_timer(self.window, self.path.rtt, now), most)
+        most = FLIGHT_DATAGRAMS if self.scheme.recovers else 1 if self._quiet else PROBE_DATAGRAMS
+        chosen = self.scheme.on_timer(self.window, self.path.rtt, now)
+        runs = self.window.pack(chosen, self._most(most))
         if runs:
             self._probe_at = now
         return runs

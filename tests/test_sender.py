@@ -169,7 +169,8 @@ def test_flights_are_bounded_before_it_is_quiet(scheme: str) -> None:
         sizes.append(len(sender.datagrams(now)))
         now = sender.next_timeout() or now
         assert len(sizes) < 100
-    assert max(sizes) <= 10 * copies and sum(sizes) <= 11 * copies
+    # One more where a tail loss probe comes before the PTO (RFC 8985), and where a copy comes late.
+    assert max(sizes) <= 10 * copies and sum(sizes) <= 12 * copies
 
 
 def test_a_long_stream_goes_on_as_acknowledgements_come() -> None:

@@ -11,11 +11,13 @@ from .eloquent import Eloquent
 
 #: A reader who got no token for this long waits (the paper's definition of a stall), seconds.
 THETA = 0.2
-#: Refreshes start this much before the last moment that is early enough, for the jitter.
-_MARGIN = 0.005
+#: An ACK is overdue after the RTT and this, or twice the RTT's variation if that is more.
+_SLACK = 0.005
+#: The first refresh arrives this much before the reader's patience ends.
+_MARGIN = 0.0005
 #: Spacing of the refreshes: the outage's end is met half a spacing late on average, so it may
 #: grow with the stall itself and stay the same small share of it.
-_SHORTEST, _SHARE, _LONGEST = 0.010, 0.05, 0.2
+_SHORTEST, _SHARE, _LONGEST = 0.008, 0.03, 0.2
 
 
 class EloquentDeadline(Eloquent):
@@ -23,8 +25,8 @@ class EloquentDeadline(Eloquent):
 
     The sender estimates when the reader saw the last token, by the ACK less half an RTT. A reader
     stalls one theta later. If by then, less the way there, the ACK of the oldest token is overdue,
-    all that is unacknowledged goes out every 10 ms, then at growing intervals of a twentieth of
-    the stall so far, at most 0.2 s. Nothing is sent while all is well, nor for a loss that the
+    all that is unacknowledged goes out every 8 ms, then at growing intervals of 3% of the stall so
+    far, at most 0.2 s. Nothing is sent while all is well, nor for a loss that the
     next token repairs before anybody notices. ``eloquent-deadline:500`` has a theta of 500 ms.
     """
 
@@ -61,7 +63,7 @@ class EloquentDeadline(Eloquent):
 
     def _begin(self, window: Window, rtt: RttEstimator) -> float:
         """When the oldest unacknowledged token is overdue and the reader's patience runs out."""
-        overdue = window.first_sent(window.base) + rtt.smoothed + max(2 * rtt.variation, _MARGIN)
+        overdue = window.first_sent(window.base) + rtt.smoothed + max(2 * rtt.variation, _SLACK)
         if math.isinf(self._shown_at):  # nothing was shown yet: the first token is always urgent
             return overdue
         return max(overdue, self._shown_at + self._theta - rtt.minimum / 2 - _MARGIN)
