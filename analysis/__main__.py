@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import math
 import sys
@@ -24,11 +25,25 @@ from analysis.tables import stream_table, summary_table
 
 _MEASURES = ("duration", "stall_ratio", "gap_share", "gap_p50", "gap_p95", "gap_p99", "ttft")
 
+#: Commands of their own: module, what it does.
+COMMANDS = {
+    "pcap": ("analysis.pcap.command", "losses, blocking and stalls in captures of TCP, TLS, QUIC"),
+    "report": ("analysis.report.command", "one self-contained HTML page from results folders"),
+    "compare": ("analysis.compare", "two results folders, paired where their seeds agree"),
+    "agree": ("analysis.agree", "results of several engines held against each other"),
+    "reading": ("analysis.reading_command", "paced rendering and quality of experience"),
+}
+
 _EXAMPLES = """examples:
   python -m analysis client.pcapng
   python -m analysis --theta 0.5 results/wifi_loss/*/pcap/*-client.pcapng
   python -m analysis --json capture.pcap.gz | jq '.streams[].stall_ratio'
   python -m analysis results/wifi_loss/20250101-120000
+
+  python -m analysis report results/wifi_loss/20250101-120000
+  python -m analysis COMMAND --help
+
+commands: {commands}
 
 exit status: 0 all read, 1 a capture or folder is damaged and what is readable was used,
 2 nothing usable in one of the arguments
@@ -37,13 +52,18 @@ exit status: 0 all read, 1 a capture or folder is damaged and what is readable w
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] in COMMANDS:
+        module = importlib.import_module(COMMANDS[words[0]][0])
+        return int(module.main(words[1:]))
+    told = "".join(f"\n  {name:8} {text}" for name, (_, text) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="python -m analysis",
         description="Print how long the reader of each answer in a capture (pcap, pcapng, also "
         "gzipped; Eloquent over UDP or token records over TCP) had to wait for tokens; or print "
         "the summary table of a results folder again. Capture on the client: a capture from the "
         "server shows when tokens were sent.",
-        epilog=_EXAMPLES,
+        epilog=_EXAMPLES.format(commands=told),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("path", nargs="+", type=Path, help="capture file or results folder")
@@ -53,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"gap in seconds beyond which the reader waits (default {THETA}; captures only)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, not a table")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(words)
     theta = THETA if options.theta is None else options.theta
 
     status = 0

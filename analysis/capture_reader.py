@@ -138,10 +138,25 @@ def host_packets(
     zero
         Capture time of the first token's generation; becomes 0.
     """
+    return host_table(
+        transport(path), scenario=scenario, scheme=scheme, run=run, host=host, port=port, zero=zero
+    )
+
+
+def host_table(
+    source: Iterable[Packet],
+    *,
+    scenario: str,
+    scheme: str,
+    run: int,
+    host: str,
+    port: int,
+    zero: float = 0.0,
+) -> pd.DataFrame:
+    """The same from packets that come from elsewhere, a simulation for example."""
     if host not in ("client", "server"):
         raise CaptureError(f"host is {host!r}: it must be client or server")
-    mine = (p for p in transport(path) if port in (p.source[1], p.destination[1]))
-    table = _table(mine)
+    table = _table(p for p in source if port in (p.source[1], p.destination[1]))
     from_server = table["sport"] == port
     sent = from_server if host == "server" else ~from_server
     table["direction"] = sent.map({True: "sent", False: "received"}).astype("str")

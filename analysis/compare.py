@@ -36,9 +36,9 @@ _CONDITIONS = (
     *("seed", "runs", "schemes", "tokens", "theta", "tcp", "commit", "versions", "machine"),
 )
 _EXAMPLES = """examples:
-  python -m analysis.compare results/wifi_loss/20250101-120000 results/wifi_loss/20250102-120000
-  python -m analysis.compare A B --metric stall_ratio --metric gap_p99
-  python -m analysis.compare A B --metric all --json | jq '.schemes.eloquent.stall_ratio'
+  python -m analysis compare results/wifi_loss/20250101-120000 results/wifi_loss/20250102-120000
+  python -m analysis compare A B --metric stall_ratio --metric gap_p99
+  python -m analysis compare A B --metric all --json | jq '.schemes.eloquent.stall_ratio'
 
 B - A below 0 means less in B. Of many comparisons, one in twenty leaves 0 out by chance alone.
 
@@ -147,7 +147,7 @@ def compare(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.compare",
+        prog="python -m analysis compare",
         description="Compare two results folders: the means of every scheme in both, and their "
         "difference with a 95% interval. Runs of the same seed are compared with each other.",
         epilog=_EXAMPLES,

@@ -31,7 +31,7 @@ PORTS = range(4433, 4440)
 DATA, ACK, PING, CANCEL = 1, 2, 3, 4
 KINDS = {DATA: "DATA", ACK: "ACK", PING: "PING", CANCEL: "CANCEL"}
 ENDS = {0: "none", 1: "stop", 2: "length", 3: "error", 4: "cancelled"}
-CANCEL_REASONS = {0: "reader", 1: "unknown stream", 2: "busy", 3: "too large", 4: "lease"}
+CANCEL_REASONS = {0: "reader", 1: "unknown stream", 2: "busy", 3: "too large", 4: "complete"}
 
 
 def varint(value: int) -> bytes:

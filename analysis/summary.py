@@ -24,6 +24,7 @@ SUMMARY_COLUMNS = [
     *("tokens", "tokens_lost", "datagrams", "wire_bytes", "payload_bytes"),
     *("datagrams_per_token", "bytes_per_token"),
     *("link", "engine", "congestion_control", "agree_max"),
+    *("limit_stall_ratio", "ratio_to_limit"),
 ]
 """Columns of summary.csv, one row per scheme and run, in order. Times in seconds."""
 
@@ -68,18 +69,28 @@ def estimate(values: Iterable[float]) -> Estimate:
 def means(summary: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Means per scheme: one row per scheme and column, in the order of their first appearance.
 
-    Columns: scheme, column, mean, ci95, n. Without `columns`, all measures present.
+    Columns: scheme, column, mean, ci95, n. Without `columns`, all measures present. For
+    `ratio_to_limit` it is the ratio of the means (half of Fieller's interval), not the mean of
+    ratios: runs whose limit is next to 0 would decide that one.
     """
     _need(summary, ["scheme", "run"])
     if columns is None:
         columns = [column for column in MEASURES if column in summary]
     _need(summary, columns)
     rows = [
-        (scheme, column, *estimate(group[column].astype("float64")))
+        (scheme, column, *_estimate(group, column))
         for scheme, group in summary.groupby("scheme", sort=False)
         for column in columns
     ]
     return pd.DataFrame(rows, columns=["scheme", "column", *Estimate._fields])
+
+
+def _estimate(group: pd.DataFrame, column: str) -> Estimate:
+    if column != "ratio_to_limit" or "limit_stall_ratio" not in group:
+        return estimate(group[column].astype("float64"))
+    pairs = group[["stall_ratio", "limit_stall_ratio"]].astype("float64").dropna()
+    found = paired_reduction(pairs["stall_ratio"], pairs["limit_stall_ratio"])
+    return Estimate(1 - found.reduction, (found.high - found.low) / 2, found.n)
 
 
 def reductions(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
+import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apps.sources import Source
+from apps.sources import Source, SourceError
 from apps.trace import TraceWriter
 from eloquent import Reason
 
@@ -34,16 +36,16 @@ class Generation:
         thread.start()
 
     def _run(self, source: Source, prompt: str, max_tokens: int) -> None:
-        tokens = source.answer(prompt, max_tokens)
         try:
-            while not self._stop.is_set():
-                self._put((next(tokens), time.monotonic()))
+            # Inside, because a source may refuse a prompt before its first token.
+            with contextlib.closing(source.answer(prompt, max_tokens)) as tokens:
+                while not self._stop.is_set():
+                    self._put((next(tokens), time.monotonic()))
         except StopIteration as end:
             self.reason = REASONS[end.value]
         except Exception as error:  # noqa: BLE001 - raised again where the tokens are taken
             self._error = error
         finally:
-            tokens.close()
             self._put(None)
 
     def _put(self, item: tuple[bytes, float] | None) -> None:
@@ -101,3 +103,45 @@ class AnswerLog:
             for token, at in zip(self.tokens, self.generated_at, strict=True):
                 trace.token(at - self.asked_at, token)
             trace.end("stop" if self.reason == "stop" else "length")
+
+
+class Answer:
+    """One answer on its way to a reader: iterate for its tokens, each noted as it is generated.
+
+    A source that cannot answer ends it with the reason ERROR and a line on standard error.
+    """
+
+    def __init__(
+        self, log: AnswerLog, generation: Generation, on_first: Callable[[AnswerLog, float], None]
+    ) -> None:
+        self.log = log
+        self.reason = Reason.ERROR
+        self._generation = generation
+        self._on_first = on_first
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def total(self) -> int:
+        """Number of tokens so far."""
+        return len(self.log.tokens)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for token, at in self._generation:
+                if not self.log.tokens:
+                    self._on_first(self.log, at)
+                self.log.tokens.append(token)
+                self.log.generated_at.append(at)
+                yield token
+        except SourceError as error:
+            print(f"error: no answer: {error}", file=sys.stderr, flush=True)
+        self.reason = self._generation.reason
+        self.log.reason = self.reason.name.lower()
+
+    def sent(self) -> None:
+        """The token taken last was handed to the socket, just now."""
+        self.log.sent_at.append(self._loop.time())
+
+    def stop(self) -> None:
+        """Generate nothing more."""
+        self._generation.stop()

@@ -13,11 +13,12 @@ import asyncio
 import hashlib
 import json
 import os
-import socket
 import sys
 from pathlib import Path
 
-from eloquent import TextDecoder, Token, records
+from apps import stacks
+from apps.stacks import Stack, StackError
+from eloquent import TextDecoder, Token
 from eloquent.aio import connect
 from eloquent.wire import Reason
 
@@ -38,6 +39,7 @@ class Screen:
         self.datagrams_sent = 0
         self.datagrams_received = 0
         self.stream_bytes = 0
+        self.congestion_control = ""
         self.error: str | None = None
         self.reason: str | None = None
         self._decoder = TextDecoder()
@@ -75,6 +77,7 @@ _LOGGED = {
     "datagrams_sent",
     "datagrams_received",
     "stream_bytes",
+    "congestion_control",
     "error",
     "reason",
 }
@@ -98,39 +101,28 @@ async def ask_udp(screen: Screen, options: argparse.Namespace, prompt: bytes) ->
     screen.finish(endpoint.core.reason)
 
 
-async def ask_tcp(screen: Screen, options: argparse.Namespace, prompt: bytes) -> None:
-    """Ask over kernel TCP with length-prefixed records."""
+async def ask_stack(
+    screen: Screen, stack: Stack, options: argparse.Namespace, prompt: bytes
+) -> None:
+    """Ask over one of the stacks."""
     try:
         async with asyncio.timeout(options.timeout):
-            reader, writer = await asyncio.open_connection(options.host, options.port)
-            connection: socket.socket = writer.get_extra_info("socket")
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            writer.write(records.encode(prompt))
-            end = await _read_answer(screen, reader)
-            screen.finish(end.reason)
-            writer.close()
-            await writer.wait_closed()
+            screen.finish(await stack.ask(options.host, options.port, prompt, screen))
     except TimeoutError:
         screen.error = f"not complete after {options.timeout:g} s"
-    except (OSError, records.MalformedRecord) as error:
+    except StackError as error:
         screen.error = str(error)
 
 
-async def _read_answer(screen: Screen, reader: asyncio.StreamReader) -> records.End:
-    parser = records.Parser()
-    while data := await reader.read(65536):
-        screen.stream_bytes += len(data)
-        for record in parser.feed(data, screen.loop.time()):
-            if isinstance(record, records.End):
-                return record
-            screen.show([record])
-    raise ConnectionError("the server closed the connection before the END")
-
-
 async def run(options: argparse.Namespace, prompt: bytes) -> int:
+    # Before the clock starts: what a stack needs is imported here.
+    stack = stacks.create(options.scheme) if options.scheme in stacks.names() else None
     screen = Screen()
     try:
-        await (ask_tcp if options.scheme == "tcp" else ask_udp)(screen, options, prompt)
+        if stack is None:
+            await ask_udp(screen, options, prompt)
+        else:
+            await ask_stack(screen, stack, options, prompt)
     finally:
         if options.log is not None:
             screen.write_log(options.log, options.scheme)
@@ -155,7 +147,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--scheme",
         default="eloquent",
-        help="tcp for kernel TCP; any other name means Eloquent over UDP (%(default)s)",
+        help=f"{', '.join(stacks.names())}; any other name means Eloquent over UDP (%(default)s)",
     )
     parser.add_argument("--log", type=Path, help="write the times of all tokens to this file")
     parser.add_argument(
@@ -182,7 +174,7 @@ def main() -> int:
     except PermissionError:
         print("error: --realtime needs root", file=sys.stderr)
         return 2
-    except (OSError, ValueError) as error:
+    except (OSError, StackError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -8,7 +8,7 @@ import inspect
 import os
 import time
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,6 @@ class ModelSource(Source):
 
     def answer(self, prompt: str, max_tokens: int) -> Generator[bytes, None, Finish]:
         check_max_tokens(max_tokens)
-        torch = self._torch
         ids = self.encode(prompt)
         context = getattr(self._model.config, "max_position_embeddings", None)
         if context is not None and len(ids) >= context:
@@ -118,23 +117,29 @@ class ModelSource(Source):
                 f"the prompt has {len(ids)} tokens, but {self.name} takes {context}: shorten it"
             )
         room = max_tokens if context is None else min(max_tokens, context - len(ids))
-        seen = torch.tensor(ids, device=self.device)
         pieces = TokenBytes(self._tokenizer)
+        for step in self._steps(ids, room):
+            for token_id in step:
+                if token_id in self._stop_ids:
+                    return "stop"
+                data = pieces.push(token_id)
+                if data:
+                    yield data
+        return "length"
+
+    def _steps(self, ids: list[int], room: int) -> Iterator[list[int]]:
+        """Continue the prompt ``ids`` by ``room`` tokens; yield those of each run of the model."""
+        torch = self._torch
+        seen = torch.tensor(ids, device=self.device)
         step = seen[None]
         cache: dict[str, Any] = {}
         for _ in range(room):
             # inference_mode belongs to the thread, so it must not be held across a yield.
             with torch.inference_mode():
                 scores, cache = self._forward(step, cache)
-                step = self._choose(scores, seen)
+                step = self._choose(scores[-1], seen)
                 seen = torch.cat((seen, step[0]))
-            token_id = int(step)
-            if token_id in self._stop_ids:
-                return "stop"
-            data = pieces.push(token_id)
-            if data:
-                yield data
-        return "length"
+            yield [int(step)]
 
     def encode(self, prompt: str) -> list[int]:
         """Return the prompt's token ids, in the model's chat format if it has one."""
@@ -152,16 +157,18 @@ class ModelSource(Source):
             raise SourceError(f"{self.name} cannot answer an empty prompt")
         return ids
 
-    def _forward(self, step: Any, cache: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Run the model over new tokens; return the last one's scores and the grown cache."""
+    def _forward(
+        self, step: Any, cache: dict[str, Any], keep: int = 1
+    ) -> tuple[Any, dict[str, Any]]:
+        """Run the model over new tokens; return the last ones' scores and the grown cache."""
         options: dict[str, Any] = {"use_cache": True, **cache}
         if "logits_to_keep" in self._parameters:
-            options["logits_to_keep"] = 1
+            options["logits_to_keep"] = keep
         outputs = self._model(step, **options)
         # transformers renames past_key_values to cache in 5.x.
         for name in ("cache", "past_key_values"):
             if name in self._parameters and getattr(outputs, name, None) is not None:
-                return outputs.logits[0, -1], {name: getattr(outputs, name)}
+                return outputs.logits[0, -keep:], {name: getattr(outputs, name)}
         raise SourceError(f"{self.name} keeps no KV cache: use another model")
 
     def _choose(self, scores: Any, seen: Any) -> Any:

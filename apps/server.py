@@ -1,6 +1,7 @@
-"""The token server: one model, one port per scheme.
+"""The token server: one model, one port per scheme or stack.
 
     python -m apps.server --host 10.0.0.2 --udp eloquent:4433 --udp duplicate:4434 --tcp 4433
+    python -m apps.server --stack tcp:4433 --stack sse:8080 --stack websocket:8081 --stack quic:4433
 
 It prints one JSON object per line: ``ready``, then ``first_token`` and ``done`` for each answer.
 On standard input it takes ``stats`` (counters per port), ``end`` (end all streams) and ``quit``;
@@ -11,31 +12,32 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
-import socket
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from apps.answers import AnswerLog, Generation
+from apps import stacks
+from apps.answers import Answer, AnswerLog, Generation
 from apps.sources import Source, SourceError, open_source
-from eloquent import Server, Token, records
+from apps.stacks import Stack, StackError
+from eloquent import Server
 from eloquent.aio import Reply, ServerEndpoint
-
-TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
-#: A TCP client from which no prompt comes for this long (s) is dropped.
-PROMPT_TIMEOUT = 60.0
 
 
 class TokenServer:
-    """Serves one source to all schemes, and logs every token."""
+    """Serves one source to all schemes and stacks, and logs every token."""
 
     def __init__(self, source: Source, max_tokens: int, log_dir: Path) -> None:
         self.source = source
         self.max_tokens = max_tokens
         self.log_dir = log_dir
         self.endpoints: dict[str, LoggedEndpoint] = {}
-        self.tcp_bytes = {"sent": 0, "received": 0}
+        self.stacks: dict[str, Stack] = {}
+        self.closing = False
         self._answers = 0
 
     async def open_udp(self, host: str, scheme: str, port: int) -> None:
@@ -47,95 +49,51 @@ class TokenServer:
         )
         self.endpoints[scheme] = endpoint
 
-    async def open_tcp(self, host: str, port: int, congestion_control: str) -> None:
-        """Listen for kernel TCP. Raises OSError: port taken, congestion control not there."""
-        listener = socket.create_server((host, port))
+    async def open_stack(self, host: str, name: str, port: int, congestion_control: str) -> None:
+        """Listen for one stack. Raises OSError (port taken) and StackError."""
+        stack = stacks.create(name, congestion_control)
+
+        def answering(prompt: bytes, control: str) -> AbstractContextManager[Answer]:
+            return self.answering(name, prompt, control)
+
+        await stack.listen(host, port, answering)
+        self.stacks[name] = stack
+
+    @contextlib.contextmanager
+    def answering(self, scheme: str, prompt: bytes, control: str = "") -> Iterator[Answer]:
+        """Generate an answer inside of this context, and write its log at the end."""
+        log = self._new_log(scheme, prompt)
+        log.congestion_control = control
+        answer = self._generate(log)
+        how = "lost"
         try:
-            listener.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, congestion_control.encode())
-        except OSError as error:
-            known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().strip()
-            raise OSError(
-                error.errno,
-                f"no congestion control {congestion_control!r} here, only: {known}",
-            ) from None
-        await asyncio.start_server(self._answer_tcp, sock=listener)
+            yield answer
+            how = "finished"
+        finally:
+            answer.stop()
+            if not self.closing:
+                self._done(log, how)
 
     async def answer_udp(self, prompt: bytes, reply: Reply, scheme: str) -> None:
         log = self._new_log(scheme, prompt)
         endpoint = self.endpoints[scheme]
         endpoint.watch(reply, log)
-        generation = Generation(self.source, log.prompt, self.max_tokens)
-        async for token, at in generation:
-            self._generated(log, token, at)
+        answer = self._generate(log)
+        async for token in answer:
             await reply.send(token)
             if reply.cancelled:
-                generation.stop()
-        log.reason = generation.reason.name.lower()
-        reply.finish(generation.reason)
+                answer.stop()
+        reply.finish(answer.reason)
         await endpoint.all_sent(reply, log)
         self._done(log, reply.stream.ended or "finished")
-
-    async def _answer_tcp(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection: socket.socket = writer.get_extra_info("socket")
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            await self._serve_connection(connection, reader, writer)
-        except (ConnectionError, TimeoutError, records.MalformedRecord) as error:
-            print(f"tcp connection dropped: {error}", file=sys.stderr)
-        finally:
-            writer.close()
-
-    async def _serve_connection(
-        self,
-        connection: socket.socket,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        parser = records.Parser()
-        prompts: list[Token | records.End] = []
-        while not prompts:
-            data = await asyncio.wait_for(reader.read(65536), PROMPT_TIMEOUT)
-            if not data:
-                return
-            self.tcp_bytes["received"] += len(data)
-            prompts = parser.feed(data)
-        if not isinstance(prompts[0], Token):
-            raise records.MalformedRecord("an END record instead of a prompt")
-        log = self._new_log("tcp", prompts[0].data)
-        control = connection.getsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, 16)
-        log.congestion_control = control.rstrip(b"\0").decode()
-        generation = Generation(self.source, log.prompt, self.max_tokens)
-        try:
-            async for token, at in generation:
-                self._generated(log, token, at)
-                # One write per token: the kernel's buffer is larger than any answer here, so
-                # this reaches the socket at once.
-                self._write(writer, records.encode(token))
-                log.sent_at.append(loop.time())
-                await writer.drain()
-            log.reason = generation.reason.name.lower()
-            self._write(writer, records.encode_end(len(log.tokens), generation.reason))
-            await writer.drain()
-        finally:
-            generation.stop()
-        self._done(log, "finished")
-        # Close only when the client has: the last bytes may still be on their way.
-        await asyncio.wait_for(reader.read(1), 60)
-
-    def _write(self, writer: asyncio.StreamWriter, data: bytes) -> None:
-        writer.write(data)
-        self.tcp_bytes["sent"] += len(data)
 
     def _new_log(self, scheme: str, prompt: bytes) -> AnswerLog:
         text = prompt.decode("utf-8", errors="replace")
         return AnswerLog(scheme, text, asyncio.get_running_loop().time())
 
-    def _generated(self, log: AnswerLog, token: bytes, at: float) -> None:
-        if not log.tokens:
-            say("first_token", scheme=log.scheme, at=at)
-        log.tokens.append(token)
-        log.generated_at.append(at)
+    def _generate(self, log: AnswerLog) -> Answer:
+        generation = Generation(self.source, log.prompt, self.max_tokens)
+        return Answer(log, generation, lambda log, at: say("first_token", scheme=log.scheme, at=at))
 
     def _done(self, log: AnswerLog, how: str) -> None:
         self._answers += 1
@@ -154,9 +112,11 @@ class TokenServer:
         for endpoint in self.endpoints.values():
             endpoint.core.cancel_all(endpoint.loop.time())
             endpoint.pump()
+        for stack in self.stacks.values():
+            stack.end()
 
     def stats(self) -> dict[str, object]:
-        """Counters since the start: datagrams per scheme, bytes over TCP."""
+        """Counters since the start: datagrams per scheme."""
         return {
             "udp": {
                 scheme: {
@@ -166,7 +126,6 @@ class TokenServer:
                 }
                 for scheme, endpoint in self.endpoints.items()
             },
-            "tcp_bytes": self.tcp_bytes,
         }
 
 
@@ -203,9 +162,14 @@ async def serve(options: argparse.Namespace, source: Source) -> None:
     loop = asyncio.get_running_loop()
     server = TokenServer(source, options.tokens, options.log_dir)
     for scheme, port in options.udp:
-        await server.open_udp(options.host, scheme, port)
-    if options.tcp is not None:
-        await server.open_tcp(options.host, options.tcp, options.congestion_control)
+        with _listening(options.host, "UDP", port):
+            await server.open_udp(options.host, scheme, port)
+    wanted = [*options.stack, *([("tcp", options.tcp)] if options.tcp is not None else [])]
+    for name, port in wanted:
+        if name in server.stacks:
+            raise StackError(f"the stack {name} is asked for twice")
+        with _listening(options.host, name, port):
+            await server.open_stack(options.host, name, port, options.congestion_control)
     commands = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     say("ready", source=source.describe(), pid=os.getpid())
@@ -219,19 +183,35 @@ async def serve(options: argparse.Namespace, source: Source) -> None:
             break
         else:
             say("error", message=f"unknown command {line!r}: stats, end, quit")
+    server.closing = True
+
+
+@contextlib.contextmanager
+def _listening(host: str, what: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise StackError(f"cannot listen on {host}, {what} port {port}: {why}") from None
 
 
 def _scheme_port(text: str) -> tuple[str, int]:
     scheme, _, port = text.rpartition(":")
-    if not scheme or not port.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not SCHEME:PORT, for example eloquent:4433")
-    return scheme, int(port)
+    if not scheme:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:PORT, for example eloquent:4433")
+    return scheme, _port(port)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 1 to 65535")
+    return int(text)
 
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m apps.server",
-        description="Serve a language model's tokens over Eloquent and TCP.",
+        description="Serve a language model's tokens over Eloquent, TCP, HTTP, WebSocket, QUIC.",
         epilog="example: python -m apps.server --udp eloquent:4433 --source trace < /dev/zero",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
@@ -243,8 +223,20 @@ def parser() -> argparse.ArgumentParser:
         metavar="SCHEME:PORT",
         help="a UDP port whose answers use this scheme; may be repeated",
     )
-    parser.add_argument("--tcp", type=int, metavar="PORT", help="a TCP port for the baseline")
-    parser.add_argument("--congestion-control", default="cubic", help="of TCP (%(default)s)")
+    parser.add_argument(
+        "--stack",
+        type=_scheme_port,
+        action="append",
+        default=[],
+        metavar="STACK:PORT",
+        help=f"a port for one of {', '.join(stacks.names())}; may be repeated",
+    )
+    parser.add_argument("--tcp", type=_port, metavar="PORT", help="the same as --stack tcp:PORT")
+    parser.add_argument(
+        "--congestion-control",
+        default="cubic",
+        help="of kernel TCP, tcp-bbr excepted (%(default)s)",
+    )
     parser.add_argument("--source", default="trace", help="model, trace or trace:FILE")
     parser.add_argument("--model", metavar="DIR", help="folder or GGUF file of another model")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
@@ -267,12 +259,14 @@ def main() -> int:
             log=lambda line: print(line, file=sys.stderr, flush=True),
         )
         asyncio.run(serve(options, source))
-    except (SourceError, ValueError) as error:
+    except (SourceError, StackError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"error: cannot listen on {options.host}: {error.strerror}", file=sys.stderr)
+        print(f"error: {error.strerror or error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

@@ -1,12 +1,13 @@
 """Token sources: where the answers come from.
 
 A source turns a prompt into tokens, one at a time and in real time. The server does not know
-whether a language model computes them (:mod:`apps.model`) or a recording is replayed
-(:mod:`apps.trace`).
+whether a language model computes them (:mod:`apps.model`, :mod:`apps.speculative`), a recording is
+replayed (:mod:`apps.trace`), or a serving system's pace is imitated (:mod:`apps.timing`).
 """
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -50,22 +51,71 @@ class Source(ABC):
         """
 
 
+class ScheduledSource(Source):
+    """A source that knows beforehand when each token will exist.
+
+    A simulation takes the schedule, and a server in real time the answer: the same tokens.
+    """
+
+    #: What ``answer`` gives to ``schedule``.
+    seed: int = 0
+
+    @abstractmethod
+    def schedule(
+        self, prompt: str, max_tokens: int, seed: int = 0
+    ) -> tuple[list[tuple[float, bytes]], Finish]:
+        """Return the whole answer at once, without waiting.
+
+        Args:
+            prompt: what is asked.
+            max_tokens: longest answer.
+            seed: of all randomness, together with the prompt; a recording has none.
+
+        Returns:
+            Of every token the seconds since the request, which never decrease, and the bytes;
+            and why the answer ends.
+
+        Raises:
+            SourceError: as ``answer``.
+        """
+
+    def answer(self, prompt: str, max_tokens: int) -> Generator[bytes, None, Finish]:
+        start = time.monotonic()
+        tokens, finish = self.schedule(prompt, max_tokens, self.seed)
+        for seconds, data in tokens:
+            # A deadline of its own for every token: a late wake-up delays that token alone and
+            # does not add up over the answer.
+            wait = start + seconds - time.monotonic()
+            if wait > 0:
+                time.sleep(wait)
+            yield data
+        return finish
+
+
+#: Specs for which ``open_source`` loads a language model, which takes seconds.
+MODEL_SPECS = ("model", "model:prompt-lookup")
+
+
 def open_source(
     spec: str,
     model_dir: str | Path | None = None,
     device: str = "auto",
     threads: int | None = None,
     log: Log | None = None,
+    seed: int = 0,
 ) -> Source:
     """Open the source that ``spec`` names.
 
     Args:
-        spec: ``model`` (a language model), ``trace`` (the recording that ships with the
-            testbed), ``trace:FILE`` (another recording) or ``trace:FOLDER`` (one per prompt).
+        spec: ``model`` (a language model), ``model:prompt-lookup`` (the same with speculative
+            decoding), ``trace`` (the recording that ships with the testbed), ``trace:FILE``
+            (another recording), ``trace:FOLDER`` (one per prompt), ``timing:NAME`` or
+            ``timing:FILE.toml`` (the pace of a serving system), with ``:key=value`` after it.
         model_dir: folder or ``.gguf`` file of the model; None takes the default model.
-        device: ``auto``, ``cpu`` or ``cuda``; for ``model`` only.
+        device: ``auto``, ``cpu`` or ``cuda``; for models only.
         threads: CPU threads of the model; None takes two, or one on a single core.
         log: called with lines of progress, because loading a model takes seconds.
+        seed: of a timing profile's answers; the other sources have no randomness.
 
     Raises:
         SourceError: unknown spec, or the source cannot be opened.
@@ -75,17 +125,28 @@ def open_source(
         from apps.model import ModelSource
 
         return ModelSource(model_dir, device=device, threads=threads, log=log)
-    kind, colon, file = spec.partition(":")
-    if kind == "trace" and (file or not colon):
+    if spec == "model:prompt-lookup":
+        from apps.speculative import PromptLookupSource
+
+        return PromptLookupSource(model_dir, device=device, threads=threads, log=log)
+    kind, colon, rest = spec.partition(":")
+    if kind not in ("trace", "timing") or (kind == "trace" and colon and not rest):
+        raise SourceError(
+            f"unknown source {spec!r}: use 'model', 'model:prompt-lookup', 'trace', 'trace:FILE', "
+            "'timing:NAME' or 'timing:FILE.toml'"
+        )
+    if model_dir is not None:
+        raise SourceError(
+            f"source {spec!r} does not use a model, but {str(model_dir)!r} was given: "
+            "leave the model away or use source 'model'"
+        )
+    if kind == "trace":
         from apps.trace import DEFAULT_TRACE, open_trace
 
-        if model_dir is not None:
-            raise SourceError(
-                f"source {spec!r} does not use a model, but {str(model_dir)!r} was given: "
-                "leave the model away or use source 'model'"
-            )
-        return open_trace(file or DEFAULT_TRACE)
-    raise SourceError(f"unknown source {spec!r}: use 'model', 'trace' or 'trace:FILE'")
+        return open_trace(rest or DEFAULT_TRACE)
+    from apps.timing import open_timing
+
+    return open_timing(rest, seed)
 
 
 def check_max_tokens(max_tokens: int) -> None:

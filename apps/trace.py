@@ -20,12 +20,11 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Generator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NoReturn, Self
 
-from apps.sources import Finish, Source, SourceError, check_max_tokens
+from apps.sources import Finish, ScheduledSource, Source, SourceError, check_max_tokens
 
 FORMAT = "eloquent-trace/1"
 DEFAULT_TRACE = Path(__file__).parent / "data" / "smollm2.jsonl"
@@ -35,7 +34,7 @@ class TraceError(SourceError):
     """A trace file is not what it should be; names the file and the line."""
 
 
-class TraceSource(Source):
+class TraceSource(ScheduledSource):
     """Replays one recorded answer, whatever the prompt.
 
     Args:
@@ -78,20 +77,15 @@ class TraceSource(Source):
             "end": self.end,
         }
 
-    def answer(self, prompt: str, max_tokens: int) -> Generator[bytes, None, Finish]:
+    def schedule(
+        self, prompt: str, max_tokens: int, seed: int = 0
+    ) -> tuple[list[tuple[float, bytes]], Finish]:
         check_max_tokens(max_tokens)
-        start = time.monotonic()
-        for seconds, data in self.tokens[:max_tokens]:
-            # A deadline of its own for every token: a late wake-up delays that token alone and
-            # does not add up over the answer.
-            wait = start + seconds - time.monotonic()
-            if wait > 0:
-                time.sleep(wait)
-            yield data
-        return "length" if max_tokens < len(self.tokens) else self.end
+        cut = max_tokens < len(self.tokens)
+        return list(self.tokens[:max_tokens]), "length" if cut else self.end
 
 
-class TraceFolder(Source):
+class TraceFolder(ScheduledSource):
     """Replays the recorded answer to each prompt, from a folder of traces (``*.jsonl``).
 
     Raises:
@@ -117,13 +111,15 @@ class TraceFolder(Source):
             "traces": [trace.describe() for trace in self._traces.values()],
         }
 
-    def answer(self, prompt: str, max_tokens: int) -> Generator[bytes, None, Finish]:
+    def schedule(
+        self, prompt: str, max_tokens: int, seed: int = 0
+    ) -> tuple[list[tuple[float, bytes]], Finish]:
         if prompt not in self._traces:
             raise TraceError(f"no trace in {self._folder} answers the prompt {prompt[:60]!r}")
-        return self._traces[prompt].answer(prompt, max_tokens)
+        return self._traces[prompt].schedule(prompt, max_tokens, seed)
 
 
-def open_trace(path: str | Path) -> Source:
+def open_trace(path: str | Path) -> TraceSource | TraceFolder:
     """One trace, or a folder with one for each prompt. Raises TraceError."""
     path = Path(path)
     return TraceFolder(path) if path.is_dir() else TraceSource(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from .wire import MAX_DATAGRAM, MAX_TOKEN, Ack, Reason, data_overhead, token_size
 
@@ -36,7 +36,8 @@ class _Entry:
         self.acknowledged = False
 
 
-class Fresh(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Fresh:
     """An index that has just been acknowledged, and when it was sent first and last."""
 
     index: int

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apps.model import default_model, locate
-from apps.sources import SourceError
-from apps.trace import DEFAULT_TRACE, open_trace
+from apps.sources import MODEL_SPECS, SourceError, open_source
 from eloquent import schemes as eloquent_schemes
+from scenarios.executors import ExecutorError
+from scenarios.executors import check as check_executor
 from scenarios.prompt_sets import PromptError, PromptSet, load, names
 from scenarios.scenario import Scenario
 from topologies import sandbox
@@ -23,7 +24,9 @@ from topologies.profile import NetworkProfile, ProfileError
 
 #: Transports beside the schemes of the protocol library.
 TRANSPORTS = ("tcp",)
-ENGINES = ("emulated", "virtual")
+ENGINES = ("emulated", "virtual", "simulated")
+#: What stands in for kernel TCP where there is no kernel.
+STAND_IN = {"tcp": "retransmit"}
 #: Set inside of a guest kernel, see topologies.guest.boot.
 GUEST_VARIABLE = "ELOQUENT_GUEST"
 _STOP = {signal.SIGINT, signal.SIGTERM}
@@ -51,8 +54,17 @@ class Plan:
     link: str
     engine: str
     clock: str
+    executor: str
     json: bool
     command_line: tuple[str, ...]
+
+    @property
+    def baseline(self) -> str:
+        """The scheme that the others are held against."""
+        baseline = self.scenario.baseline
+        if self.engine == "simulated" and baseline not in self.schemes:
+            return STAND_IN.get(baseline, baseline)
+        return baseline
 
     @property
     def network_engine(self) -> str:
@@ -65,7 +77,7 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
     options = _parser(scenario).parse_args(argv)
     try:
         plan = _plan(scenario, options, tuple(sys.argv if argv is None else argv))
-    except (UsageError, SourceError, PromptError) as error:
+    except (UsageError, SourceError, PromptError, ExecutorError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
@@ -75,6 +87,10 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
         from scenarios.virtual import run as run_virtual
 
         return run_virtual(plan, out)
+    if plan.engine == "simulated":
+        from scenarios.simulated import run as run_simulated
+
+        return run_simulated(plan, out)
     return _emulate(plan, out)
 
 
@@ -107,30 +123,20 @@ def options_of(plan: Plan) -> list[str]:
 
 
 def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[str, ...]) -> Plan:
-    schemes = tuple(name.strip() for name in options.schemes.split(",") if name.strip())
-    for name in schemes:
-        if name not in TRANSPORTS:
-            try:
-                eloquent_schemes.create(name)
-            except ValueError as error:
-                raise UsageError(f"--schemes: {error}, {', '.join(TRANSPORTS)}") from None
-    if not schemes or len(set(schemes)) < len(schemes):
-        raise UsageError(f"--schemes: {options.schemes!r} must name each scheme once")
-    source = "trace" if options.quick else options.source
-    if source == "trace" or source.startswith("trace:"):
-        open_trace(source[6:] or DEFAULT_TRACE)  # a broken file is an error now, not later
-    elif source != "model":
-        raise UsageError(
-            f"--source: {source!r} is neither model nor trace nor trace:FILE or trace:FOLDER"
-        )
-    if options.model is not None:
-        locate(Path(options.model))
-    elif source == "model":
-        default_model()
-    prompts = scenario.prompt_set() if options.prompts is None else load(options.prompts)
     knobs = {name: getattr(options, name) for name in scenario.knobs()}
+    schemes = _schemes(scenario, options)
+    source = "trace" if options.quick else options.source or scenario.source_of(knobs)
+    if source in MODEL_SPECS:
+        if options.model is not None:
+            locate(Path(options.model))
+        else:
+            default_model()
+    else:
+        open_source(source, options.model)  # a broken file is an error now, not later
+    check_executor(options.executor)
+    prompts = scenario.prompt_set() if options.prompts is None else load(options.prompts)
     try:
-        network = scenario.network(**knobs)
+        network = scenario.network_of(knobs)
     except (ChannelError, ProfileError, ZeroDivisionError) as error:
         values = ", ".join(f"--{name} {value:g}" for name, value in knobs.items())
         raise UsageError(f"{values} make no network: {error}") from None
@@ -151,9 +157,34 @@ def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[s
         options.link,
         options.engine,
         options.time or "virtual",
+        options.executor,
         options.json,
         command_line,
     )
+
+
+def _schemes(scenario: Scenario, options: argparse.Namespace) -> tuple[str, ...]:
+    simulated = options.engine == "simulated"
+    text = options.schemes
+    if text is None:
+        names = [STAND_IN.get(name, name) if simulated else name for name in scenario.schemes]
+        text = ",".join(dict.fromkeys(names))
+    schemes = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in schemes:
+        if name in TRANSPORTS:
+            if simulated:
+                raise UsageError(
+                    f"--schemes: {name} needs a kernel; the simulator's stand-in for TCP is "
+                    f"{STAND_IN['tcp']}"
+                )
+            continue
+        try:
+            eloquent_schemes.create(name)
+        except ValueError as error:
+            raise UsageError(f"--schemes: {error}, {', '.join(TRANSPORTS)}") from None
+    if not schemes or len(set(schemes)) < len(schemes):
+        raise UsageError(f"--schemes: {text!r} must name each scheme once")
+    return schemes
 
 
 def _default_folder(scenario: Scenario) -> Path:
@@ -182,12 +213,13 @@ def _parser(scenario: Scenario) -> argparse.ArgumentParser:
             f"  sudo python {name}\n"
             f"  sudo python {name} --quick --json\n"
             f"  python {name} --engine virtual --runs 30\n"
+            f"  python {name} --engine simulated --source trace --runs 100\n"
             f"  sudo python {name} --source trace --runs 30 --schemes eloquent,tcp\n"
         ),
     )
     add = parser.add_argument
     known = ", ".join([*eloquent_schemes.names(), *TRANSPORTS])
-    add("--schemes", default=",".join(scenario.schemes), help=f"of {known} (%(default)s)")
+    add("--schemes", help=f"of {known} ({','.join(scenario.schemes)})")
     add("--runs", type=_positive, default=scenario.runs, help="runs of each scheme (%(default)s)")
     add(
         "--tokens",
@@ -202,9 +234,10 @@ def _parser(scenario: Scenario) -> argparse.ArgumentParser:
     add("--seed", type=int, default=1, help="of all randomness (%(default)s)")
     add(
         "--source",
-        default="model",
         metavar="SOURCE",
-        help="model (live), trace (the recording that ships), trace:FILE or :FOLDER (%(default)s)",
+        help="model (live), model:prompt-lookup (speculative decoding), trace (the recording that "
+        "ships), trace:FILE or :FOLDER, timing:NAME (a serving system's pace) "
+        f"({'model' if scenario.workload is None else 'the scenario has its own'})",
     )
     add("--model", metavar="DIR", help="folder or GGUF file of another causal language model")
     add("--device", default="auto", choices=["auto", "cpu", "cuda"], help="(%(default)s)")
@@ -216,15 +249,21 @@ def _parser(scenario: Scenario) -> argparse.ArgumentParser:
     )
     add(
         "--engine",
-        default="emulated",
+        default=scenario.engine,
         choices=ENGINES,
         help="emulated: Mininet on this kernel, as root; virtual: the same in a guest kernel, as "
-        "anybody (%(default)s)",
+        "anybody; simulated: no kernel, for sweeps (%(default)s)",
     )
     add("--time", choices=["virtual", "real"], help="of the guest (virtual)")
+    add(
+        "--executor",
+        default="local",
+        metavar="WHERE",
+        help="of simulated runs: local, local:N (processes) or dask:ADDRESS (%(default)s)",
+    )
     add("--out", type=Path, metavar="DIR", help="results folder; must not exist")
     add("--quick", action="store_true", help="one run of each scheme from the shipped trace")
     add("--json", action="store_true", help="print the summary as one JSON object")
     for knob, default in scenario.knobs().items():
-        add(f"--{knob}", type=float, default=default, help="of the network (%(default)g)")
+        add(f"--{knob}", type=float, default=default, help="of the scenario (%(default)g)")
     return parser

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from analysis.capture_reader import CaptureError
 from analysis.plots import PlotError
@@ -25,9 +24,11 @@ from apps.sources import SourceError
 from eloquent.wire import MAX_DATAGRAM
 from scenarios import manifest, report
 from scenarios.command import Plan
+from scenarios.limit import limit_stall_ratio
 from scenarios.link_check import LinkCheckError, check_links
 from scenarios.measurement import Measurement, MeasurementError, RunFiles, measure
 from scenarios.processes import JsonProcess, ProcessFailed
+from scenarios.progress import progress_bar
 from topologies import wifi
 from topologies.backends import choose
 from topologies.links import LinkError
@@ -117,7 +118,7 @@ class Experiment:
         stack = contextlib.ExitStack()
         self._start(stack)
         order = random.Random(plan.seed)
-        with self._progress() as progress:
+        with progress_bar(self.console) as progress:
             task = progress.add_task("", total=plan.runs * len(plan.schemes))
             for number in range(1, plan.runs + 1):
                 # A fixed order would give the same scheme the same place in any drift.
@@ -148,16 +149,6 @@ class Experiment:
                     else ""
                 )
             )
-
-    def _progress(self) -> Progress:
-        return Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("left:"),
-            TimeRemainingColumn(),
-            console=self.console,
-        )
 
     # -- setting up ------------------------------------------------------------------------------
 
@@ -260,7 +251,12 @@ class Experiment:
         self.folder.write_tokens(scheme, number, measured.tokens)
         for host, packets in measured.packets.items():
             self.folder.write_packets(scheme, number, host, packets)
-        self.folder.append_summary(measured.row)
+        limit = limit_stall_ratio(
+            measured.tokens["generated_at"].tolist(), plan.network, seed, plan.scenario.theta
+        )
+        ratio = measured.row["stall_ratio"] / limit if limit else None
+        limits = {"limit_stall_ratio": limit, "ratio_to_limit": ratio}
+        self.folder.append_summary(measured.row | limits)
         self.folder.write_manifest(self.manifest)
 
     def _stream(self, scheme: str, number: int, seed: int) -> RunFiles:

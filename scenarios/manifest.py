@@ -19,16 +19,22 @@ _PACKAGES = (
 
 
 def describe(plan: Plan) -> dict[str, Any]:
-    """The manifest's part that is known before the first run."""
+    """The manifest's part that is known before the first run.
+
+    That of a simulation holds nothing that changes from day to day: its files repeat to the byte.
+    """
+    timeless = plan.engine == "simulated"
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return {
         "scenario": plan.scenario.name,
         "title": plan.scenario.title,
-        "command_line": list(plan.command_line),
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command_line": _repeatable(plan) if timeless else list(plan.command_line),
+        "started": None if timeless else now,
         "engine": plan.network_engine,
         "seed": plan.seed,
         "runs": plan.runs,
         "schemes": list(plan.schemes),
+        "baseline": plan.baseline,
         "tokens": plan.tokens,
         "prompts": plan.prompts.to_dict(),
         "theta": plan.scenario.theta,
@@ -39,11 +45,24 @@ def describe(plan: Plan) -> dict[str, Any]:
             "system": platform.platform(),
             "python": platform.python_version(),
             "cores": os.cpu_count(),
-            "load": os.getloadavg(),
+            "load": None if timeless else os.getloadavg(),
         },
         "versions": _versions(),
         "commit": _commit(),
     }
+
+
+def _repeatable(plan: Plan) -> list[str]:
+    """The command line without the folder, which is another one each time."""
+    words = list(plan.command_line)
+    for number, word in enumerate(words):
+        if word == "--out":
+            del words[number : number + 2]
+            break
+        if word.startswith("--out="):
+            del words[number]
+            break
+    return words
 
 
 def _versions() -> dict[str, str | None]:

@@ -13,6 +13,7 @@ import pandas as pd
 from analysis.capture_reader import host_packets
 from analysis.delivery import compare, deliveries
 from analysis.stalls import metrics
+from apps import stacks
 
 #: The client's log and its capture must agree within this, in seconds a token.
 AGREEMENT = 0.002
@@ -42,12 +43,12 @@ class RunFiles:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The tables of one run."""
+    """The tables of one run. ``agreement`` is None where captures do not show the tokens."""
 
     row: dict[str, Any]
     tokens: pd.DataFrame
     packets: dict[str, pd.DataFrame]
-    agreement: dict[str, float]
+    agreement: dict[str, float] | None
 
 
 def measure(files: RunFiles, link: str, engine: str, theta: float) -> Measurement:
@@ -75,7 +76,7 @@ def measure(files: RunFiles, link: str, engine: str, theta: float) -> Measuremen
     }
     if files.server_datagrams is not None:
         _check_datagrams(files, client, packets, zero)
-    agreement = _second_opinion(files, client, zero)
+    agreement = _second_opinion(files, client, zero) if readable(files.scheme) else None
     sent = pd.concat([table[table["direction"] == "sent"] for table in packets.values()])
     shown = metrics(
         tokens["rendered_at"],
@@ -100,9 +101,15 @@ def measure(files: RunFiles, link: str, engine: str, theta: float) -> Measuremen
         "link": link,
         "engine": engine,
         "congestion_control": server["congestion_control"],
-        "agree_max": agreement["max"],
+        "agree_max": math.nan if agreement is None else agreement["max"],
     }
     return Measurement(row, tokens, packets, agreement)
+
+
+def readable(scheme: str) -> bool:
+    """Whether the analysis finds the tokens of this scheme in a capture: Eloquent's datagrams and
+    our records over TCP, but not what HTTP, WebSocket or QUIC wrap them into."""
+    return scheme not in stacks.names() or stacks.find(scheme).readable
 
 
 _SHOWN = (

@@ -36,8 +36,8 @@ def finish(
         head = {"scenario": plan.scenario.name, "out": str(folder.path), "link": link}
         print(json.dumps({**head, **to_json(results.summary)}))
     else:
-        table = summary_table(results.summary, plan.scenario.baseline, plan.scenario.theta)
-        Console(width=None if sys.stdout.isatty() else 112).print(table)
+        table = summary_table(results.summary, plan.baseline, plan.scenario.theta)
+        Console(width=None if sys.stdout.isatty() else 124).print(table)
     console.print(f"Results: {folder.path}", markup=False, soft_wrap=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from scenarios.prompt_sets import PromptSet, load
@@ -17,6 +17,9 @@ class Scenario:
     ``network`` builds the network's profile; its keyword arguments, all floats with defaults,
     become options of the command (``outage`` becomes ``--outage``). Every number in the profile
     names its source there. ``prompts`` names a prompt set, or holds the prompts themselves.
+
+    ``workload`` gives the source of the tokens (as ``--source`` names it); its keyword arguments
+    become options too. Without it the language model answers. ``engine`` is the default one.
     """
 
     name: str
@@ -28,6 +31,8 @@ class Scenario:
     runs: int = 6
     tokens: int = 80
     theta: float = 0.2
+    workload: Callable[..., str] | None = None
+    engine: str = "emulated"
 
     def prompt_set(self) -> PromptSet:
         """The prompts of this scenario. Raises prompt_sets.PromptError: no such set."""
@@ -36,6 +41,22 @@ class Scenario:
         return PromptSet(self.name, self.prompts)
 
     def knobs(self) -> dict[str, float]:
-        """The network's parameters with their defaults."""
-        parameters = inspect.signature(self.network).parameters.values()
-        return {parameter.name: float(parameter.default) for parameter in parameters}
+        """The parameters of network and workload with their defaults."""
+        return _parameters(self.network) | _parameters(self.workload)
+
+    def network_of(self, knobs: Mapping[str, float]) -> NetworkProfile:
+        """The network for these values. Raises ChannelError, ProfileError, ZeroDivisionError."""
+        return self.network(**{name: knobs[name] for name in _parameters(self.network)})
+
+    def source_of(self, knobs: Mapping[str, float]) -> str:
+        """The source of the tokens for these values."""
+        if self.workload is None:
+            return "model"
+        return self.workload(**{name: knobs[name] for name in _parameters(self.workload)})
+
+
+def _parameters(function: Callable[..., object] | None) -> dict[str, float]:
+    if function is None:
+        return {}
+    parameters = inspect.signature(function).parameters.values()
+    return {parameter.name: float(parameter.default) for parameter in parameters}

@@ -8,20 +8,17 @@ answers on the host first, and its recorded answers are replayed.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import os
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 
-from apps.model import ModelSource
-from apps.trace import TraceWriter, record
+from apps.sources import SourceError
 from scenarios.command import Plan, options_of
+from scenarios.recording import recorded
 from topologies.guest.boot import GuestError, Result
 from topologies.guest.boot import run as run_guest
 from topologies.guest.kernel import KernelError
@@ -42,7 +39,7 @@ def run(plan: Plan, out: Path) -> int:
         )
         return 2
     try:
-        with _recorded(plan, console) as (source, traces):
+        with recorded(plan, console) as (source, traces):
             out.parent.mkdir(parents=True, exist_ok=True)
             result = run_guest(
                 _command(plan, out, source),
@@ -57,7 +54,7 @@ def run(plan: Plan, out: Path) -> int:
     except KeyboardInterrupt:
         console.print("Interrupted: finished runs are kept.")
         return 130
-    except (GuestError, KernelError) as error:
+    except (GuestError, KernelError, SourceError) as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         return 1
     if not plan.json:
@@ -79,26 +76,6 @@ def _environment() -> dict[str, str]:
         size = shutil.get_terminal_size()
         variables |= {"FORCE_COLOR": "1", "COLUMNS": str(size.columns), "LINES": str(size.lines)}
     return variables
-
-
-@contextlib.contextmanager
-def _recorded(plan: Plan, console: Console) -> Iterator[tuple[str, Path | None]]:
-    """The source for the guest: a live model's answers are recorded first, in real time."""
-    if not plan.source.startswith("model"):
-        yield plan.source, None
-        return
-    with tempfile.TemporaryDirectory(prefix="eloquent-traces-") as name:
-        folder = Path(name)
-        with console.status("The model answers on the host, to be replayed in the guest …"):
-            source = ModelSource(plan.model, device=plan.device)
-            list(source.answer("Hello", 4))  # warms caches and thread pools
-            prompts = dict.fromkeys(plan.prompts.of_run(n) for n in range(1, plan.runs + 1))
-            for number, prompt in enumerate(prompts, 1):
-                path = folder / f"prompt-{number:02}.jsonl"
-                how = "recorded on the host for the engine virtual"
-                with TraceWriter(path, model=source.name, prompt=prompt, recorded=how) as writer:
-                    record(source, prompt, plan.tokens, writer)
-        yield f"trace:{folder}", folder
 
 
 def _speed(plan: Plan, result: Result) -> str:

@@ -112,7 +112,7 @@ class Group:
         try:
             return make()
         except (ChannelError, ProfileError, TypeError) as error:
-            message = str(error)
+            message = str(error).removeprefix(f"{self.place[-1]}: ")
             first = re.match(r"\w*", message)
             word = first[0] if first else ""
             word = _SPOKEN.get(word, word)

@@ -1,4 +1,4 @@
-"""`python -m analysis.report RESULTS...`"""
+"""`python -m analysis report RESULTS...`"""
 
 import sys
 

@@ -19,8 +19,8 @@ from analysis.stalls import StallError
 from analysis.summary import SummaryError
 
 _EXAMPLES = """examples:
-  python -m analysis.report results/wifi_loss/20250101-120000
-  python -m analysis.report results/*/* --out all.html --force
+  python -m analysis report results/wifi_loss/20250101-120000
+  python -m analysis report results/*/* --out all.html --force
 
 exit status: 0 written, 1 written, but something in a folder is damaged and was left out,
 2 nothing written
@@ -34,7 +34,7 @@ class ReportError(RuntimeError):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.report",
+        prog="python -m analysis report",
         description="Write one HTML page about results folders: setup, tables with intervals, "
         "figures, the fate of every packet of one run, and how to repeat it. The page needs no "
         "other file and no network. A folder that was cut off is shown with what it has.",

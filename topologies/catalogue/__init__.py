@@ -7,12 +7,13 @@ network.hosts["client1"].popen(...)
 network.stop()
 """
 
-from .network import Network, build
+from .network import Network, NetworkError, build
 from .shapes import cell, dumbbell, named, names
 from .topology import Topology, TopologyError, Wire
 
 __all__ = [
     "Network",
+    "NetworkError",
     "Topology",
     "TopologyError",
     "Wire",

@@ -12,11 +12,14 @@ from topologies.backends import Choice
 from topologies.links import CableLink, End, Link
 from topologies.netem import NetemLink
 from topologies.user_link import UserLink
-from topologies.wifi import NetworkError
 
 from .topology import Topology, Wire
 
 _OFFLOADS = ("tx", "tso", "gso", "gro")
+
+
+class NetworkError(RuntimeError):
+    """The network cannot be built, or does not come up."""
 
 
 @dataclass

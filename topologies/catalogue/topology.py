@@ -127,11 +127,11 @@ class Topology:
         """The links of a node, in their order."""
         return [wire for wire in self.wires if node in (wire.first, wire.second)]
 
-    def path(self, start: str, end: str) -> list[tuple[Wire, str]] | None:
+    def path(self, start: str, end: str, by: str | None = None) -> list[tuple[Wire, str]] | None:
         """The links from one node to another, each with the direction in which it is crossed.
 
-        The shortest; of several the one whose links come first. Hosts forward nothing. None if
-        there is no path.
+        The shortest; of several the one whose links come first. With `by`, the one that begins
+        with the link of that name. Hosts forward nothing. None if there is no path.
         """
         ways: dict[str, list[tuple[Wire, str]]] = {start: []}
         queue = [start]
@@ -141,6 +141,8 @@ class Topology:
             if node in self.hosts and node != start:
                 continue
             for wire in self.wires_of(node):
+                if by and node == start and wire.name != by:
+                    continue
                 up = wire.first == node
                 other = wire.second if up else wire.first
                 if other not in ways:

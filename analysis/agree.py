@@ -1,0 +1,157 @@
+"""Do the engines agree? Results of the same plan, same seeds, from several engines side by side.
+
+A condition is a scenario with its parameters. For each condition and scheme the mean stall ratios
+of two engines, over the seeds that both have, must differ by no more than 0.01 or 15% of the
+larger, whichever is more. Kernel TCP and its stand-in in the simulator, `retransmit`, are set side
+by side without a verdict: the one is a model of the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from analysis.results import Results, ResultsError, load
+from analysis.summary import estimate
+
+ABSOLUTE, RELATIVE = 0.01, 0.15
+ENGINES = ("emulated", "virtual", "simulated")
+#: The simulator's stand-in counts as the scheme that it stands for.
+STANDS_FOR = {"retransmit": "tcp"}
+
+_EXAMPLES = """examples:
+  python -m analysis agree results/agree/*/*
+  python -m analysis agree results/wifi_loss/simulated results/wifi_loss/virtual --json
+
+exit status: 0 all agree, 1 some differ, 2 nothing to compare
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis agree",
+        description="Hold the results of several engines against each other, seed by seed.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", nargs="+", type=Path, help="results folder")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, not a table")
+    options = parser.parse_args(arguments)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a folder in the making is compared as far as it is
+            found = agreement(load(path) for path in options.folder)
+    except ResultsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if found.empty:
+        print("error: no two folders have a condition, a scheme and seeds in common but different "
+              "engines", file=sys.stderr)  # fmt: skip
+        return 2
+    if options.json:
+        print(json.dumps({"rows": found.to_dict("records")}, indent=2, default=str))
+    else:
+        Console(width=None if sys.stdout.isatty() else 124, highlight=False).print(table(found))
+    return int((found["verdict"] == "differs").any())
+
+
+def agreement(results: Iterable[Results]) -> pd.DataFrame:
+    """One row per condition, scheme and pair of engines.
+
+    Columns: condition, scheme, first and second (engines), runs (pairs), first_stall and
+    second_stall (means), difference (mean of second - first), ci95 (half its 95% interval),
+    allowed, verdict (agrees, differs, or model for TCP against its stand-in).
+    """
+    summaries = [_labelled(result) for result in results if not result.summary.empty]
+    if not summaries:
+        return pd.DataFrame()
+    everything = pd.concat(summaries, ignore_index=True)
+    rows: list[dict[str, Any]] = []
+    for (condition, same), group in everything.groupby(["condition", "same"], sort=False):
+        by_seed = group.pivot_table(index="seed", columns="engine", values="stall_ratio")
+        schemes = group.groupby("engine")["scheme"].first()
+        present = [engine for engine in ENGINES if engine in by_seed]
+        for first, second in itertools.combinations(present, 2):
+            pairs = by_seed[[first, second]].dropna()
+            if len(pairs):
+                model = schemes[first] != schemes[second]
+                name = f"{schemes[first]}/{schemes[second]}" if model else same
+                rows.append(_row(str(condition), name, first, second, pairs, model=model))
+    return pd.DataFrame(rows)
+
+
+def _labelled(result: Results) -> pd.DataFrame:
+    parameters = result.manifest.get("parameters") or {}
+    words = [f"{name} {value:g}" for name, value in parameters.items()]
+    summary = result.summary.copy()
+    summary["condition"] = ", ".join([str(summary["scenario"].iloc[0]), *words])
+    summary["same"] = summary["scheme"].replace(STANDS_FOR)
+    return summary
+
+
+def _row(
+    condition: str, scheme: str, first: str, second: str, pairs: pd.DataFrame, *, model: bool
+) -> dict[str, Any]:
+    a, b = float(pairs[first].mean()), float(pairs[second].mean())
+    difference = estimate(pairs[second] - pairs[first])
+    allowed = max(ABSOLUTE, RELATIVE * max(a, b))
+    agrees = "agrees" if abs(difference.mean) <= allowed else "differs"
+    return {
+        "condition": condition,
+        "scheme": scheme,
+        "first": first,
+        "second": second,
+        "runs": len(pairs),
+        "first_stall": a,
+        "second_stall": b,
+        "difference": difference.mean,
+        "ci95": difference.ci95,
+        "allowed": allowed,
+        "verdict": "model" if model else agrees,
+    }
+
+
+def table(rows: pd.DataFrame) -> Table:
+    """For the terminal: stall ratios in percent."""
+    out = Table(
+        title="Stall ratios of the engines, %: same seeds, mean difference ± 95% interval",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    out.add_column("condition", overflow="fold")
+    for header in ("scheme", "engines"):
+        out.add_column(header, no_wrap=True)
+    for header in ("runs", "stall %", "difference", "allowed", "verdict"):
+        out.add_column(header, justify="right", no_wrap=True)
+    last = ""
+    for row in rows.to_dict("records"):
+        out.add_row(
+            row["condition"] if row["condition"] != last else "",
+            row["scheme"],
+            f"{row['first']}/{row['second']}",
+            str(row["runs"]),
+            f"{100 * row['first_stall']:.2f}/{100 * row['second_stall']:.2f}",
+            f"{100 * row['difference']:+.2f} ± {100 * row['ci95']:.2f}",
+            f"{100 * row['allowed']:.2f}",
+            row["verdict"],
+        )
+        last = row["condition"]
+    return out
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Your own captures: what happened to each flow, read in bulk and told in tables."""

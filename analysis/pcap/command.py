@@ -1,0 +1,229 @@
+"""The command line: tables of the flows in captures, of one end or of both."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from rich.console import Console
+
+from analysis.capture_reader import CaptureError, CaptureWarning
+from analysis.pcap import report
+from analysis.pcap.both_ends import BothEnds, both_ends
+from analysis.pcap.byte_stream import order
+from analysis.pcap.packet_table import Capture, read
+from analysis.pcap.quic_flows import quic_flows
+from analysis.pcap.tcp_flows import tcp_flows
+from analysis.pcap.token_streams import token_flows
+from analysis.stalls import THETA
+
+_EXAMPLES = """examples:
+  python -m analysis pcap client.pcapng                   what happened to each flow
+  python -m analysis pcap --json my.pcap.gz | jq '.captures[].tcp[].blocked'
+  python -m analysis pcap --theta 0.5 --rows 100 *.pcap
+  python -m analysis pcap --both-ends laptop.pcapng server.pcapng
+                                                          losses and one-way delays between two
+
+Capture on the receiver with `tcpdump -s 0 -w FILE`; for --both-ends on both hosts, with
+segmentation offload off (`ethtool -K IFACE gso off gro off tso off`): packets must look alike.
+
+exit status: 0 all read, 1 a capture is damaged and what is readable was used,
+2 nothing usable in one of the arguments
+"""
+
+
+class Flows(NamedTuple):
+    """The tables of one capture."""
+
+    tokens: pd.DataFrame
+    tcp: pd.DataFrame
+    quic: pd.DataFrame
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis pcap",
+        description="What happened to each flow in your own captures (pcap, pcapng, also "
+        "gzipped): stalls of Eloquent and token-record streams; retransmissions, reordering, "
+        "head-of-line blocking and gaps of TCP and TLS; what QUIC shows without keys; and with "
+        "captures from both ends, losses and one-way delays.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", nargs="+", type=Path, metavar="FILE", help="capture file")
+    parser.add_argument(
+        "--both-ends",
+        action="store_true",
+        help="the two files hold the same flows, captured at both ends",
+    )
+    parser.add_argument(
+        "--theta",
+        type=_seconds,
+        default=THETA,
+        help="gap in seconds beyond which the reader waits (default %(default)s)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=_count,
+        default=report.ROWS,
+        help="most rows of a table, 0 for all (default %(default)s; --json always has all)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object, not tables")
+    options = parser.parse_args(arguments)
+    if options.both_ends and len(options.path) != 2:
+        parser.error(f"--both-ends compares two files: {len(options.path)} given")
+
+    # When not shown to a terminal, never wrap at 80 columns: a file or pager scrolls.
+    console = Console(width=None if sys.stdout.isatty() else 220, highlight=False)
+    rows = options.rows or sys.maxsize
+    status = 0
+    output: list[dict[str, Any]] = []
+    captures: list[Capture] = []
+    for path in options.path:
+        try:
+            with _warnings_to_stderr() as said:
+                capture = read(path)
+            status = max(status, 1 if said else 0)
+            _need_packets(capture)
+            if options.both_ends:
+                captures.append(capture)
+                continue
+            flows = analyse(capture, options.theta)
+        except CaptureError as error:
+            print(f"error: {error}", file=sys.stderr)
+            status = 2
+            continue
+        if options.json:
+            output.append(_as_json(capture, flows))
+        else:
+            _show(console, capture, flows, options.theta, rows)
+    if len(captures) == 2:
+        found = both_ends(*captures)
+        if not found.matched:
+            print(
+                f"error: {captures[0].name} and {captures[1].name} have no packet in common: "
+                "another flow, translated addresses, or offload that joined packets",
+                file=sys.stderr,
+            )
+            status = 2
+        elif options.json:
+            _print_json({"both_ends": _ends_as_json(captures, found)})
+        else:
+            names = captures[0].name, captures[1].name
+            console.print(report.ends_table(found, names, rows))
+            console.print(report.offset_line(found))
+    elif options.json and not options.both_ends:
+        _print_json({"captures": output})
+    return status
+
+
+def analyse(capture: Capture, theta: float = THETA) -> Flows:
+    """All tables of one capture."""
+    return Flows(
+        token_flows(capture, theta),
+        tcp_flows(capture, order(capture.packets), theta),
+        quic_flows(capture, theta),
+    )
+
+
+def _need_packets(capture: Capture) -> None:
+    if capture.packets.empty:
+        counts = capture.counts
+        fragments = f", {counts.fragments} of them IP fragments" if counts.fragments else ""
+        raise CaptureError(
+            f"no TCP or UDP packets found in {capture.name}: {counts.packets} packets{fragments}"
+        )
+
+
+def _show(console: Console, capture: Capture, flows: Flows, theta: float, rows: int) -> None:
+    counts = capture.counts
+    console.print(
+        f"{capture.name}: {counts.packets} packets, {counts.tcp} TCP, {counts.udp} UDP, "
+        f"{counts.fragments} IP fragments, {counts.other} other",
+        soft_wrap=True,
+    )
+    tables = (
+        (flows.tokens, report.token_table),
+        (flows.tcp, report.tcp_table),
+        (flows.quic, report.quic_table),
+    )
+    for table, make in tables:
+        if not table.empty:
+            console.print(make(table, theta, rows))
+    if all(table.empty for table, _ in tables):
+        console.print("No Eloquent, no TCP data and no QUIC in it.")
+
+
+def _as_json(capture: Capture, flows: Flows) -> dict[str, Any]:
+    counts = capture.counts
+    return {
+        "file": capture.name,
+        "packets": counts.packets,
+        "tcp_packets": counts.tcp,
+        "udp_packets": counts.udp,
+        "fragments": counts.fragments,
+        "other_packets": counts.other,
+        "cut_packets": counts.cut,
+        "damaged": capture.damaged,
+        "streams": report.to_json(flows.tokens),
+        "tcp": report.to_json(flows.tcp),
+        "quic": report.to_json(flows.quic),
+        "notes": {"tcp": report.TCP_NOTE, "quic": report.QUIC_NOTE},
+    }
+
+
+def _ends_as_json(captures: Sequence[Capture], found: BothEnds) -> dict[str, Any]:
+    return {
+        "a": captures[0].name,
+        "b": captures[1].name,
+        "offset": found.offset,
+        "symmetric": found.symmetric,
+        "matched": found.matched,
+        "ambiguous": found.ambiguous,
+        "directions": report.to_json(found.directions),
+        "note": report.offset_line(found),
+    }
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    print(json.dumps(value, indent=2))
+
+
+@contextlib.contextmanager
+def _warnings_to_stderr() -> Iterator[list[str]]:
+    """Print our warnings as one line each; the list tells afterwards what was said."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", CaptureWarning)
+        try:
+            yield said
+        finally:
+            for warning in caught:
+                said.append(str(warning.message))
+                print(f"warning: {warning.message}", file=sys.stderr)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds >= 0")
+    return value
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows >= 0")
+    return int(text)

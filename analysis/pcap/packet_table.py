@@ -1,0 +1,222 @@
+"""From a capture file to a table of its TCP segments and UDP datagrams, and one of its flows."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterator
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.capture_file import CaptureWarning
+from analysis.capture_reader import Counts
+from analysis.delivery import SERVER_PORTS
+from analysis.headers import ACK, SYN, address
+from analysis.pcap.bulk_headers import TCP, UDP, Hashes, Headers, mix, parse
+from analysis.pcap.frame_index import CHUNK, index
+from analysis.pcap.mapped_file import MappedFile, Numbers
+
+_EPHEMERAL = 32768
+"""Linux takes the ports of clients from here on."""
+
+PACKET_COLUMNS = {
+    "time": "float64",
+    "size": "int32",
+    "protocol": "uint8",
+    "ip_id": "int32",
+    "payload": "int64",
+    "length": "int32",
+    "captured": "int32",
+    "seq": "int64",
+    "ack": "int64",
+    "flags": "int16",
+    "connection": "int32",
+    "to_server": "bool",
+}
+"""Columns of `Capture.packets`, with their types."""
+
+
+@dataclasses.dataclass
+class Capture:
+    """A capture read in bulk."""
+
+    name: str
+    packets: pd.DataFrame
+    """One row per TCP segment and UDP datagram, by time (`PACKET_COLUMNS`): time (s), size (frame
+    bytes), protocol (6, 17), ip_id (-1 in IPv6), payload (position in the file), length (payload
+    bytes), captured (those in the file), seq, ack, flags (TCP; -1 else), connection (row of
+    `connections`), to_server."""
+    connections: pd.DataFrame
+    """One row per TCP connection or pair of UDP ports: protocol (tcp, udp), client, cport, server,
+    sport. Who is the server is told by the TCP handshake, else by a port of the testbed, else by
+    the lower port (UDP: if only that one is below those of clients), else by who spoke first."""
+    counts: Counts
+    bytes: MappedFile
+    damaged: bool
+    """Whether the file breaks off, or holds bytes that are no packets."""
+
+    def contents(self, rows: Numbers) -> Iterator[tuple[int, memoryview]]:
+        """Row and captured payload of the packets in these rows of `packets`."""
+        at = self.packets["payload"].to_numpy()
+        size = self.packets["captured"].to_numpy()
+        view = self.bytes.view
+        for first in range(0, len(rows), CHUNK):
+            some = rows[first : first + CHUNK]
+            starts, ends = at[some].tolist(), (at[some] + size[some]).tolist()
+            for row, start, end in zip(some.tolist(), starts, ends, strict=True):
+                yield row, view[start:end]
+            self.bytes.release()
+
+
+def read(path: str | PathLike[str]) -> Capture:
+    """Read a capture: pcap or pcapng, also gzipped; a file that breaks off as far as it goes.
+
+    Warns (CaptureWarning) in one line of what was left out. Raises CaptureError if the file is
+    missing, empty, no capture, or without capture times.
+    """
+    source = MappedFile(path)
+    counts = Counts()
+    unknown: set[int] = set()
+    parts: list[dict[str, Any]] = []
+    for frames in index(source):
+        found = parse(source.array, frames)
+        source.release()
+        counts.packets += len(frames.offset)
+        counts.fragments += found.fragments
+        unknown.update(found.unknown_links)
+        parts.append(_columns(found, frames.time, frames.size))
+    table = (
+        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    )
+    if not table:
+        table = {name: np.zeros(0, dtype=kind) for name, kind in _RAW_COLUMNS.items()}
+    # Several interfaces or queues write one file: a few packets stand before earlier ones.
+    if (np.diff(table["time"]) < 0).any():
+        order = np.argsort(table["time"], kind="stable")
+        table = {name: column[order] for name, column in table.items()}
+    counts.tcp = int((table["protocol"] == TCP).sum())
+    counts.udp = int((table["protocol"] == UDP).sum())
+    counts.other = counts.packets - counts.tcp - counts.udp - counts.fragments
+    counts.cut = int((table["captured"] < table["length"]).sum())
+    connections = _connect(table, source)
+    packets = pd.DataFrame(
+        {name: table[name].astype(kind, copy=False) for name, kind in PACKET_COLUMNS.items()},
+        copy=False,
+    )
+    _tell(source, counts, unknown)
+    return Capture(source.name, packets, connections, counts, source, bool(source.damage))
+
+
+_RAW_COLUMNS = {
+    **{
+        name: kind
+        for name, kind in PACKET_COLUMNS.items()
+        if name not in ("connection", "to_server")
+    },
+    "sport": "uint16",
+    "dport": "uint16",
+    "version": "uint8",
+    "addresses": "int64",
+    "source": "uint64",
+    "destination": "uint64",
+}
+
+
+def _columns(found: Headers, time: Any, size: Any) -> dict[str, Any]:
+    own = {"time": time[found.row], "size": size[found.row]}
+    return {
+        name: (own[name] if name in own else getattr(found, name)).astype(kind)
+        for name, kind in _RAW_COLUMNS.items()
+    }
+
+
+def _connect(table: dict[str, Any], source: MappedFile) -> pd.DataFrame:
+    """Number the connections, add `connection` and `to_server` to the table, name the ends."""
+    ends: tuple[Hashes, Hashes] = (table.pop("source"), table.pop("destination"))
+    key = mix(np.minimum(*ends) + table["protocol"]) ^ np.maximum(*ends)
+    number, _ = pd.factorize(key)
+    number = _split_reused(number, table)
+    table["connection"] = number
+    first = np.flatnonzero(~pd.Series(number).duplicated().to_numpy())
+    from_server = _from_server(table, number, first)
+    # The side of a packet: whether it goes the same way as its connection's first packet.
+    along = ends[0] == ends[0][first][number] if len(number) else np.zeros(0, dtype=np.bool_)
+    table["to_server"] = along ^ from_server[number]
+    rows = []
+    for row, server_first in zip(first.tolist(), from_server.tolist(), strict=True):
+        at, size = int(table["addresses"][row]), 4 if table["version"][row] == 4 else 16
+        both = [
+            (address(bytes(source.view[at + i * size : at + (i + 1) * size])), port)
+            for i, port in enumerate((int(table["sport"][row]), int(table["dport"][row])))
+        ]
+        client, server = reversed(both) if server_first else both
+        rows.append(("tcp" if table["protocol"][row] == TCP else "udp", *client, *server))
+    return pd.DataFrame(rows, columns=["protocol", "client", "cport", "server", "sport"])
+
+
+def _split_reused(number: Numbers, table: dict[str, Any]) -> Numbers:
+    """Give connections between the same two ports numbers of their own: a new SYN starts one."""
+    syn = np.flatnonzero((table["protocol"] == TCP) & (table["flags"] & (SYN | ACK) == SYN))
+    syn = syn[np.argsort(number[syn], kind="stable")]
+    of, seq = number[syn], table["seq"][syn]
+    again = syn[1:][(np.diff(of) == 0) & (np.diff(seq) != 0)]
+    if not len(again):
+        return number
+    order = np.argsort(number, kind="stable")
+    marks = np.zeros(len(number), dtype=np.int64)
+    marks[again] = 1
+    epochs = np.empty_like(marks)
+    epochs[order] = np.cumsum(marks[order])
+    fresh, _ = pd.factorize(number.astype(np.int64) * (len(again) + 1) + epochs)
+    return np.asarray(fresh, dtype=np.int64)
+
+
+def _from_server(table: dict[str, Any], number: Numbers, first: Numbers) -> Any:
+    """Whether the first packet of each connection comes from its server."""
+    sport, dport = table["sport"][first].astype(int), table["dport"][first].astype(int)
+    ours = [(port >= SERVER_PORTS.start) & (port < SERVER_PORTS.stop) for port in (sport, dport)]
+    # UDP has no handshake: where the ports do not tell, the client has spoken first.
+    telling = (table["protocol"][first] == TCP) | ((sport < _EPHEMERAL) != (dport < _EPHEMERAL))
+    result = np.where(ours[0] != ours[1], ours[0], telling & (sport < dport))
+    flags = table["flags"][first]
+    opening = (table["protocol"][first] == TCP) & (flags & SYN > 0)
+    return np.where(opening, flags & ACK > 0, result)
+
+
+def _tell(source: MappedFile, counts: Counts, unknown: set[int]) -> None:
+    for link in sorted(unknown):
+        _warn(
+            f"{source.name}: packets of link type {link} are left out: "
+            "Ethernet, Linux cooked, loopback and raw IP are understood"
+        )
+    if counts.cut:
+        _warn(
+            f"{source.name}: {counts.cut} packets were captured only in part: what needs their "
+            "payload leaves them out (capture with tcpdump -s 0)"
+        )
+    if source.damage:
+        _warn(
+            f"{source.name} is truncated or damaged ({source.damage}): "
+            f"{counts.packets} packets were read"
+        )
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, CaptureWarning, stacklevel=4)
+
+
+def ends(connections: pd.DataFrame) -> pd.DataFrame:
+    """Client and server of each connection as text: 10.0.0.1:4433 or [fd00::1]:4433."""
+    return pd.DataFrame(
+        {
+            name: [
+                f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+                for host, number in zip(connections[name], connections[port], strict=True)
+            ]
+            for name, port in (("client", "cport"), ("server", "sport"))
+        },
+        dtype="object",
+    )

@@ -1,0 +1,278 @@
+"""Answers that state their tokens: Eloquent over UDP, and the testbed's records over TCP.
+
+Finds what `analysis.delivery.deliveries` finds, faster: only datagrams that can be Eloquent, and
+connections that can hold records, are looked into. Tests hold the two against each other.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.delivery import (
+    SCHEME_PORTS,
+    SERVER_PORTS,
+    STREAM_COLUMNS,
+    TOKEN_COLUMNS,
+    Deliveries,
+)
+from analysis.headers import ACK, SYN
+from analysis.pcap.bulk_headers import TCP, UDP
+from analysis.pcap.mapped_file import Bytes, Numbers, gather, number
+from analysis.pcap.packet_table import Capture, ends
+from analysis.reassembly import ByteOrder, Records, TokenOrder
+from analysis.stalls import THETA, metrics
+from eloquent import wire
+
+MEASURES = ("duration", "stall_ratio", "gap_share", "gap_p50", "gap_p95", "gap_p99", "ttft")
+"""Columns of `token_flows` from `analysis.stalls`."""
+
+_LEAST_DATAGRAM = wire.HEADER_SIZE + wire.CRC_SIZE
+_LONGEST_RECORD = 1 << 20
+_ENDS = (0, *(int(reason) for reason in wire.Reason))
+
+
+def token_flows(capture: Capture, theta: float = THETA) -> pd.DataFrame:
+    """One row per answer. Times in seconds.
+
+    Columns: scheme, stream (id), client, server, datagrams, repeated (tokens that came again),
+    tokens, total, complete and `MEASURES`.
+    """
+    found, copies = read_tokens(capture)
+    shown = dict(list(found.tokens.groupby("stream")["rendered_at"]))
+    rows = []
+    for stream, (datagrams, repeated) in zip(found.streams.to_dict("records"), copies, strict=True):
+        asked = stream["requested_at"]
+        measured = metrics(
+            shown.get(stream["stream"], pd.Series(dtype="float64")),
+            theta=theta,
+            requested=None if math.isnan(asked) else asked,
+        )
+        rows.append(
+            {
+                "scheme": stream["scheme"],
+                "stream": stream["id"],
+                "client": stream["client"],
+                "server": stream["server"],
+                "datagrams": datagrams,
+                "repeated": repeated,
+                "tokens": stream["tokens"],
+                "total": stream["total"],
+                "complete": stream["complete"],
+                **{name: measured[name] for name in MEASURES},
+            }
+        )
+    columns = ["scheme", "stream", "client", "server", "datagrams", "repeated", "tokens"]
+    return pd.DataFrame(rows, columns=[*columns, "total", "complete", *MEASURES])
+
+
+def read_tokens(capture: Capture) -> tuple[Deliveries, list[tuple[int, int]]]:
+    """The answers, as `deliveries` gives them, and (packets, repeated tokens) of each."""
+    texts = ends(capture.connections)
+    found = _eloquent(capture) + _records(capture)
+    found.sort(key=lambda answer: answer.row)
+    streams, tokens = [], []
+    for place, answer in enumerate(found):
+        order = answer.order
+        client, server = texts.loc[answer.connection, ["client", "server"]]
+        if answer.swapped:
+            client, server = server, client
+        streams.append(
+            (
+                *(place, answer.scheme, answer.protocol, answer.id or f"{client}-{server}"),
+                *(client, server, answer.requested_at),
+                *(len(order.rendered_at), order.total, order.reason, order.complete),
+            )
+        )
+        tokens += [(place, *row) for row in order.rows()]
+    return (
+        Deliveries(
+            pd.DataFrame(streams, columns=list(STREAM_COLUMNS)).astype(STREAM_COLUMNS),
+            pd.DataFrame(tokens, columns=list(TOKEN_COLUMNS)).astype(TOKEN_COLUMNS),
+        ),
+        [(answer.packets, answer.carried - len(answer.order.received_at)) for answer in found],
+    )
+
+
+class _Answer:
+    """One answer while it is read."""
+
+    def __init__(self, row: int, connection: int, protocol: str, scheme: str) -> None:
+        self.row, self.connection, self.protocol, self.scheme = row, connection, protocol, scheme
+        self.id = ""
+        self.swapped = False
+        """Whether the capture took the client for the server."""
+        self.order = TokenOrder()
+        self.requested_at = math.nan
+        self.packets = 0
+        """Packets with tokens."""
+        self.carried = 0
+        """Tokens in all of them, copies too."""
+
+    @property
+    def has_asked(self) -> bool:
+        return not math.isnan(self.requested_at)
+
+    def asked(self, time: float) -> None:
+        if not self.has_asked:
+            self.requested_at = time
+
+
+def _eloquent(capture: Capture) -> list[_Answer]:
+    rows, head = _candidates(capture)
+    packets, connections = capture.packets, capture.connections
+    connection = packets["connection"].to_numpy()
+    to_server = packets["to_server"].to_numpy()
+    server = head[:, 1] & wire.FROM_SERVER > 0
+    columns: list[Any] = [
+        packets["time"].to_numpy()[rows].tolist(),
+        np.ascontiguousarray(head[:, 2:10]).view(">u8")[:, 0].tolist(),
+        server.tolist(),
+        (server & (head[:, 1] & 15 == wire.Kind.DATA)).tolist(),
+    ]
+    answers: dict[int, _Answer] = {}
+    whole = zip(*columns, capture.contents(rows), strict=True)
+    for time, stream, from_server, is_data, (row, content) in whole:
+        answer = answers.get(stream)
+        # Of everything but tokens only the first datagram matters: when the client asked.
+        if not is_data and answer is not None and (from_server or answer.has_asked):
+            continue
+        data = _tokens(bytes(content))
+        if data is None:
+            continue
+        if answer is None:
+            swapped = bool(to_server[row]) == from_server
+            port = int(connections["cport" if swapped else "sport"][connection[row]])
+            scheme = SCHEME_PORTS.get(("udp", port), f"udp-{port}")
+            answer = answers[stream] = _Answer(row, int(connection[row]), "udp", scheme)
+            answer.id, answer.swapped = f"{stream:016x}", swapped
+        if not from_server:
+            answer.asked(time)
+        elif is_data:
+            first, sizes, end = data
+            answer.packets += 1
+            answer.carried += len(sizes)
+            old = min(max(0, len(answer.order.rendered_at) - first), len(sizes))
+            answer.order.add(first + old, sizes[old:], time)
+            if end:
+                answer.order.end(first + len(sizes), end)
+    return list(answers.values())
+
+
+def _candidates(capture: Capture) -> tuple[Numbers, Bytes]:
+    """Packets that can be Eloquent by size, version and kind, and their headers."""
+    packets = capture.packets
+    length, captured = packets["length"].to_numpy(), packets["captured"].to_numpy()
+    rows = np.flatnonzero(
+        (packets["protocol"].to_numpy() == UDP)
+        & (length >= _LEAST_DATAGRAM)
+        & (length <= wire.MAX_DATAGRAM)
+        & (captured == length)
+    )
+    head = gather(capture.bytes.array, packets["payload"].to_numpy()[rows], wire.HEADER_SIZE)
+    capture.bytes.release()
+    kinds = [int(kind) for kind in wire.Kind]
+    like = (head[:, 0] == wire.VERSION) & np.isin(head[:, 1] & ~np.uint8(wire.FROM_SERVER), kinds)
+    return rows[like], head[like]
+
+
+def _tokens(content: bytes) -> tuple[int, list[int], int] | None:
+    """First index, sizes and end of a DATA; (0, [], 0) for other messages, None if malformed."""
+    body = len(content) - wire.CRC_SIZE
+    if content[1] & 15 == wire.Kind.DATA and zlib.crc32(content[:body]) == int.from_bytes(
+        content[body:], "big"
+    ):
+        # The usual case, several times faster than to decode: few short tokens.
+        first, at = content[wire.HEADER_SIZE], wire.HEADER_SIZE + 1
+        shortest = first < 128
+        if 64 <= first < 128:
+            first, at = (first & 63) << 8 | content[at], at + 1
+            shortest = first >= 64
+        count, at = content[at], at + 1
+        sizes: list[int] = []
+        while len(sizes) < count and at < body and content[at] < 64:
+            sizes.append(content[at])
+            at += 1 + content[at]
+        whole = 0 < len(sizes) == count < 64 and at == body - 1
+        if shortest and whole and content[at] in _ENDS:
+            return first, sizes, content[at]
+    try:
+        message = wire.decode(content)
+    except wire.MalformedDatagram:
+        return None
+    if not isinstance(message, wire.Data):
+        return 0, [], 0
+    return message.first, [len(token) for token in message.tokens], int(message.end or 0)
+
+
+def _records(capture: Capture) -> list[_Answer]:
+    """Token records in TCP connections, from server to client."""
+    packets = capture.packets
+    connection = packets["connection"].to_numpy()
+    rows = np.flatnonzero(packets["protocol"].to_numpy() == TCP)
+    rows = rows[np.isin(connection[rows], _with_records(capture, rows))]
+    rows = rows[np.argsort(connection[rows], kind="stable")]
+    starts = np.flatnonzero(np.diff(connection[rows], prepend=-1))
+    answers = []
+    for part in np.split(rows, starts[1:]) if len(rows) else []:
+        answer = _Answer(int(part[0]), int(connection[part[0]]), "tcp", "tcp")
+        records = _read_records(capture, part, answer)
+        answer.order = records.order
+        answer.carried = len(records.order.received_at)
+        if _is_answer(records, int(capture.connections["sport"][answer.connection])):
+            answers.append(answer)
+    return answers
+
+
+def _with_records(capture: Capture, rows: Numbers) -> Numbers:
+    """Connections on a port of the testbed, or whose server's first bytes can be a length.
+
+    Not of 0: a server says something first, and zeros are what padding and test traffic hold.
+    """
+    packets = capture.packets
+    sport = capture.connections["sport"].to_numpy()
+    ours = np.flatnonzero((sport >= SERVER_PORTS.start) & (sport < SERVER_PORTS.stop))
+    down = rows[
+        ~packets["to_server"].to_numpy()[rows] & (packets["captured"].to_numpy()[rows] >= 4)
+    ]
+    connection = packets["connection"].to_numpy()[down]
+    first = np.flatnonzero(~pd.Series(connection).duplicated().to_numpy())
+    size = number(gather(capture.bytes.array, packets["payload"].to_numpy()[down[first]], 4), 0, 4)
+    return np.union1d(ours, connection[first][(size > 0) & (size <= _LONGEST_RECORD)])
+
+
+def _read_records(capture: Capture, rows: Numbers, answer: _Answer) -> Records:
+    packets = capture.packets
+    columns: list[Any] = [
+        packets[name].to_numpy()[rows].tolist()
+        for name in ("time", "to_server", "flags", "seq", "ack")
+    ]
+    order: ByteOrder | None = None
+    records = Records()
+    whole = zip(*columns, capture.contents(rows), strict=True)
+    for time, to_server, flags, seq, ack, (_, content) in whole:
+        if to_server:
+            answer.asked(time)
+            if order is None and flags & ACK:
+                # The server's SYN was not captured; the client says what it expects next.
+                order = ByteOrder(ack)
+            continue
+        first = seq + 1 if flags & SYN else seq
+        order = ByteOrder(first) if order is None else order
+        answer.packets += len(content) > 0
+        records.add(order.add(first, bytes(content), time), time)
+        if records.broken:
+            break
+    return records
+
+
+def _is_answer(records: Records, port: int) -> bool:
+    shown = len(records.order.rendered_at)
+    if port in SERVER_PORTS:
+        return shown > 0 or not records.broken
+    # On foreign ports, one plausible length may be chance.
+    return not records.broken and (shown > 1 or records.order.complete)

@@ -1,0 +1,97 @@
+"""One QUIC connection with one stream of bytes, on aioquic; and the server's certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import errno
+from typing import Any
+
+from aioquic.asyncio.protocol import QuicConnectionProtocol
+from aioquic.quic.connection import QuicConnection
+from aioquic.quic.events import ConnectionTerminated, QuicEvent, StreamDataReceived
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.x509.oid import NameOID
+
+from .base import StackError
+
+#: The client's first bidirectional stream (RFC 9000, section 2.1).
+STREAM = 0
+
+
+class Connection(QuicConnectionProtocol):
+    """Queues what arrives on the stream, each piece with the time at which it came."""
+
+    def __init__(self, quic: QuicConnection, stream_handler: Any = None) -> None:
+        super().__init__(quic, stream_handler)
+        self._arrivals: asyncio.Queue[tuple[bytes, float]] = asyncio.Queue()
+        self._news = asyncio.Event()
+        self._why: str | None = None
+
+    def quic_event_received(self, event: QuicEvent) -> None:
+        if isinstance(event, StreamDataReceived):
+            if event.stream_id == STREAM and event.data:
+                self._arrivals.put_nowait((event.data, self._loop.time()))
+                self._news.set()
+        elif isinstance(event, ConnectionTerminated):
+            self._ended(event.reason_phrase or f"closed with code {event.error_code}")
+
+    def error_received(self, error: Exception) -> None:
+        # An ICMP error may be forged or stale; it counts only where no server has answered yet.
+        if not self._connected and getattr(error, "errno", None) == errno.ECONNREFUSED:
+            self._ended("nobody listens there")
+            if self._connected_waiter is not None and not self._connected_waiter.done():
+                self._connected_waiter.set_exception(ConnectionRefusedError())
+                self._connected_waiter = None
+
+    def _ended(self, why: str) -> None:
+        if self._why is None:
+            self._why = " ".join(why.split())
+        self._news.set()
+
+    @property
+    def why(self) -> str | None:
+        """Why nothing can come any more; None while the connection lives."""
+        return self._why
+
+    async def read(self) -> tuple[bytes, float]:
+        """The next bytes and when they came. Raises StackError when the connection has ended."""
+        while self._arrivals.empty():
+            if self._why is not None:
+                raise StackError(f"the QUIC connection ended: {self._why}")
+            self._news.clear()
+            await self._news.wait()
+        return self._arrivals.get_nowait()
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the socket, as far as congestion control lets them leave at once."""
+        if self._why is not None:
+            raise StackError(f"the QUIC connection ended: {self._why}")
+        self._quic.send_stream_data(STREAM, data)
+        self.transmit()
+
+
+def self_signed() -> tuple[x509.Certificate, Ed25519PrivateKey]:
+    """A new certificate for nobody in particular, and its key; both live in memory only.
+
+    Ed25519, because its signatures have one length: handshakes of all runs are of one size.
+    """
+    key = Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "eloquent testbed")])
+    now = datetime.datetime.now(datetime.UTC)
+    day = datetime.timedelta(days=1)
+    try:
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - day)
+            .not_valid_after(now + 365 * day)
+            .sign(key, None)
+        )
+    except ValueError as error:  # a clock before 1950, say
+        raise StackError(f"cannot make a certificate for QUIC: {error}") from None
+    return certificate, key

@@ -1,0 +1,175 @@
+"""QUIC (RFC 9000), with aioquic at both ends: one stream for each prompt, as records.
+
+The stream carries what the baseline over kernel TCP carries (``eloquent.records``), so the two
+differ in their transport alone, TLS included: QUIC has no other way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any
+
+from eloquent import Reason, Token, records
+
+from .base import (
+    CLOSE_TIMEOUT,
+    PROMPT_TIMEOUT,
+    Answering,
+    Reader,
+    Stack,
+    StackError,
+    one_line,
+    quiet_logger,
+)
+
+if TYPE_CHECKING:
+    from aioquic.quic.configuration import QuicConfiguration
+
+    from ._aioquic import Connection
+
+PROTOCOL = "eloquent-records"
+CONGESTION_CONTROL = "cubic"
+#: A connection on which nothing comes for this long (s) is over: longer than any outage and than
+#: a model's first thought.
+IDLE_TIMEOUT = 300.0
+#: The client waits this long (s) for its own closing at most.
+CLOSING = 1.0
+
+
+class Quic(Stack):
+    """The client does not verify the certificate, which the server makes at its start: the
+    testbed's network holds nobody who could pretend."""
+
+    name = "quic"
+    # The last is imported by aioquic only in the handshake, which would count as waiting.
+    packages = (
+        *("aioquic.asyncio.server", "apps.stacks._aioquic"),
+        "cryptography.hazmat.backends.openssl",
+    )
+
+    def __init__(self, congestion_control: str = CONGESTION_CONTROL) -> None:
+        del congestion_control  # kernel TCP's; this one is aioquic's
+        super().__init__(f"{CONGESTION_CONTROL} (aioquic)")
+        self._living: dict[asyncio.Task[None], Connection] = {}
+        quiet_logger("quic")
+
+    async def listen(self, host: str, port: int, answering: Answering) -> None:
+        from aioquic.asyncio.server import serve
+
+        from ._aioquic import Connection, self_signed
+
+        configuration = _configuration(is_client=False)
+        configuration.certificate, configuration.private_key = self_signed()
+
+        def connected(*arguments: Any, **options: Any) -> Connection:
+            connection = Connection(*arguments, **options)
+            task = asyncio.get_running_loop().create_task(self._answer(connection, answering))
+            self._living[task] = connection
+            task.add_done_callback(self._living.pop)
+            return connection
+
+        self._server = await serve(
+            host, port, configuration=configuration, create_protocol=connected
+        )
+
+    async def _answer(self, connection: Connection, answering: Answering) -> None:
+        try:
+            await self._serve(connection, answering)
+        except (StackError, TimeoutError, records.MalformedRecord) as error:
+            self.dropped(error)
+        finally:
+            connection.close()
+
+    async def _serve(self, connection: Connection, answering: Answering) -> None:
+        parser = records.Parser()
+        prompts: list[Token | records.End] = []
+        async with asyncio.timeout(PROMPT_TIMEOUT):
+            while not prompts:
+                data, _ = await connection.read()
+                prompts = parser.feed(data)
+        if not isinstance(prompts[0], Token):
+            raise records.MalformedRecord("an END record instead of a prompt")
+        with answering(prompts[0].data, self.congestion_control) as answer:
+            async for token in answer:
+                connection.write(records.encode(token))
+                answer.sent()
+            connection.write(records.encode_end(answer.total, answer.reason))
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await connection.wait_closed()
+        except TimeoutError:
+            pass  # a client that has gone without a word
+
+    def end(self) -> None:
+        """Close what a lost CONNECTION_CLOSE has left open: it would probe for minutes."""
+        for connection in self._living.values():
+            connection.close()
+
+    async def ask(self, host: str, port: int, prompt: bytes, reader: Reader) -> Reason:
+        reader.congestion_control = self.congestion_control
+        connection = await self._connect(host, port)
+        try:
+            await _connected(connection, f"{host}, UDP port {port}")
+            connection.write(records.encode(prompt))
+            parser = records.Parser()
+            while True:
+                data, now = await connection.read()
+                reader.stream_bytes += len(data)
+                for record in parser.feed(data, now):
+                    if isinstance(record, records.End):
+                        return record.reason
+                    reader.show([record])
+        except records.MalformedRecord as error:
+            raise StackError(str(error)) from None
+        finally:
+            connection.close()
+            try:
+                async with asyncio.timeout(CLOSING):
+                    await connection.wait_closed()
+            except TimeoutError:
+                pass
+
+    async def _connect(self, host: str, port: int) -> Connection:
+        from aioquic.quic.connection import QuicConnection
+
+        from ._aioquic import Connection
+
+        loop = asyncio.get_running_loop()
+        configuration = _configuration(is_client=True)
+        configuration.verify_mode = ssl.CERT_NONE
+        configuration.server_name = host
+        quic = QuicConnection(configuration=configuration)
+        try:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+            # aioquic's own `connect` wants IPv6, which not every kernel has. A connected socket
+            # hears that nobody listens.
+            family, kind, number, _, address = found[0]
+            sock = socket.socket(family, kind, number)
+            sock.setblocking(False)
+            sock.connect(address)
+            _, connection = await loop.create_datagram_endpoint(lambda: Connection(quic), sock=sock)
+        except OSError as error:
+            raise StackError(f"cannot reach {host}: {one_line(error)}") from None
+        connection.connect(address)
+        return connection
+
+
+async def _connected(connection: Connection, where: str) -> None:
+    try:
+        await connection.wait_connected()
+    except ConnectionError:
+        why = connection.why or "the handshake failed"
+        raise StackError(f"cannot connect to {where}: {why}") from None
+
+
+def _configuration(*, is_client: bool) -> QuicConfiguration:
+    from aioquic.quic.configuration import QuicConfiguration
+
+    return QuicConfiguration(
+        is_client=is_client,
+        alpn_protocols=[PROTOCOL],
+        congestion_control_algorithm=CONGESTION_CONTROL,
+        idle_timeout=IDLE_TIMEOUT,
+    )

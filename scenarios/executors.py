@@ -1,0 +1,75 @@
+"""Where jobs run: the cores of this machine, or a Dask cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from typing import TypeVar
+
+#: Jobs that are handed over ahead of the one whose result is waited for, per core.
+_AHEAD = 16
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+class ExecutorError(ValueError):
+    """There is no such executor, or it cannot be reached."""
+
+
+def check(spec: str) -> None:
+    """Raise ExecutorError unless ``spec`` is ``local``, ``local:N`` or ``dask:ADDRESS``."""
+    kind, colon, rest = spec.partition(":")
+    if kind == "local" and (not colon or (rest.isdecimal() and int(rest) >= 1)):
+        return
+    if kind == "dask" and rest:
+        return
+    raise ExecutorError(f"executor {spec!r} is none of local, local:N (processes), dask:ADDRESS")
+
+
+def results_in_order(spec: str, function: Callable[[J], R], jobs: Iterable[J]) -> Iterator[R]:
+    """``function`` of each job, in the order of the jobs, however the executor runs them.
+
+    Raises ExecutorError: no such executor, or Dask's scheduler does not answer.
+    """
+    check(spec)
+    with _executor(spec) as executor:
+        waiting: deque[Future[R]] = deque()
+        ahead = _AHEAD * (os.cpu_count() or 1)
+        try:
+            for job in jobs:
+                waiting.append(executor.submit(function, job))
+                if len(waiting) >= ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@contextlib.contextmanager
+def _executor(spec: str) -> Iterator[Executor]:
+    kind, _, rest = spec.partition(":")
+    if kind == "local":
+        # Spawned, not forked: the parent may hold threads of torch or of a progress bar.
+        context = multiprocessing.get_context("forkserver")
+        with ProcessPoolExecutor(int(rest or 0) or os.cpu_count(), mp_context=context) as pool:
+            yield pool
+        return
+    try:
+        from dask.distributed import Client
+    except ImportError:
+        raise ExecutorError(
+            "the executor dask needs the package distributed: pip install 'distributed>=2025'"
+        ) from None
+    try:
+        client = Client(rest, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise ExecutorError(f"no Dask scheduler answers at {rest}: {error}") from None
+    with client:
+        yield client.get_executor()
