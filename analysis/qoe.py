@@ -216,12 +216,12 @@ def _run(
         shown = paced(once, seconds, held.tokens, held.seconds)
         later = (shown - once)[~np.isnan(shown)]
         stalls = reading_stalls(shown, seconds, theta)
-        first_row = rows[0] if rows else stalls
+        waited = (rows[0] if rows else stalls)["stall_time"]
         rows.append(
             {
                 "display": display.name,
                 **stalls,
-                "saved": first_row["stall_time"] - stalls["stall_time"],
+                "saved": waited - stalls["stall_time"],
                 "qoe": qoe(shown, reader, first, rater.until),
                 "qoe_best": best,
                 "later_mean": float(later.mean()) if len(later) else math.nan,

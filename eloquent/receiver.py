@@ -25,6 +25,9 @@ from .wire import (
 #: A reader that expects tokens and has heard nothing for this long sends a PING: it holds the
 #: NAT binding and the lease, tells the server a new address, and ends the server's backoff.
 PING_INTERVAL = 0.25
+#: After a token the first PING comes this soon: a reader who stalls after 200 ms asks before that,
+#: so that the server knows of the stall when it begins.
+EAGER_PING_INTERVAL = 0.15
 #: Each answered PING without a token doubles the interval up to this (a model that "thinks").
 #: RFC 4787 asks NATs to keep UDP bindings for 2 minutes, but many give 30 s.
 KEEPALIVE = 5.0
@@ -152,7 +155,7 @@ class Receiver:
             self.next += 1
         # A model that is slow between tokens is no reason for PINGs.
         gap = now - self._data_at if before else 0.0
-        self._interval = min(max(2 * gap, PING_INTERVAL), SLOW_PING_INTERVAL)
+        self._interval = min(max(2 * gap, EAGER_PING_INTERVAL), SLOW_PING_INTERVAL)
         if self.next > before:
             self._data_at = now
         return out

@@ -113,6 +113,8 @@ class Sender:
             self._quiet = False
         if fresh:
             self.scheme.on_ack(self.window, fresh, self.path.rtt, now)
+        elif message.asks:
+            self.scheme.on_ping(self.window, now)
         self.heard(now)
 
     def heard(self, now: float) -> None:

@@ -53,6 +53,10 @@ class Scheme(ABC):
         """An ACK came that was the first to acknowledge ``fresh``; the window has been updated."""
         del window, fresh, rtt, now  # most schemes need none of them
 
+    def on_ping(self, window: Window, now: float) -> None:
+        """The peer asks: nothing has reached it for a while, and it has no news for us."""
+        del window, now
+
     def next_timer(self, window: Window, rtt: RttEstimator) -> float | None:
         """When ``on_timer`` wants to be called; None: not before the next token or ACK.
 

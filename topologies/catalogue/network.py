@@ -82,8 +82,8 @@ class Network:
     def use(self, name: str, host: str | None = None) -> None:
         """Let a host (the client) that has several links send through this one from now on.
 
-        It keeps its addresses. Towards it, switches follow its next frame, or a controller that
-        knows better.
+        It keeps its addresses. Towards it, switches follow its next frame (Open vSwitch may use
+        a cached flow for half a second more), or a controller that knows better.
         """
         node = self.hosts[host or self.topology.client]
         self.topology.wire(name)

@@ -19,6 +19,8 @@ from .topology import Topology
 COUNT = 20
 INTERVAL = 0.2
 _WAIT = 2.0
+#: Open vSwitch looks over its cached flows each half second; one may lead to where a host was.
+_SETTLED = 0.6
 
 _REPLY = re.compile(r"icmp_seq=(\d+) .*time=([0-9.]+) ms")
 
@@ -96,6 +98,7 @@ def ping_all(network: Network, seed: int) -> Iterator[Seen]:
     for first, second in chosen:
         # Switches learn where hosts are, and a controller installs its flows.
         _ping(network, first, second, 1).wait()
+    time.sleep(_SETTLED)
     start_channels(network, seed, after=0.05)
     started = [_ping(network, first, second, COUNT) for first, second in chosen]
     for (first, second), process in zip(chosen, started, strict=True):
