@@ -50,7 +50,7 @@ def timeline(
     names, notes = ["model"], [_note(first["generated_at"], theta)]
     for lane, scheme in zip(range(lanes - 2, -1, -1), schemes, strict=True):
         shown = tokens[tokens["scheme"] == scheme].sort_values("index")["rendered_at"]
-        _lane(axes, lane, shown, _colour(scheme, schemes), theta)
+        _lane(axes, lane, shown, scheme_colour(scheme, schemes), theta)
         names.append(scheme)
         notes.append(_note(shown, theta))
     last = np.nanmax(tokens[["generated_at", "rendered_at"]].to_numpy(dtype=np.float64))
@@ -60,7 +60,7 @@ def timeline(
     axes.set_yticks(positions, names, fontsize=11)
     axes.tick_params(axis="y", length=0)
     for label, colour in zip(
-        axes.get_yticklabels(), [_MODEL, *(_colour(s, schemes) for s in schemes)], strict=True
+        axes.get_yticklabels(), [_MODEL, *(scheme_colour(s, schemes) for s in schemes)], strict=True
     ):
         label.set_color(colour)
         label.set_fontweight("bold")
@@ -98,7 +98,7 @@ def gaps(tokens: pd.DataFrame, theta: float = THETA) -> Figure:
         share = 1 - np.arange(1, len(values) + 1) / len(values)
         x = np.concatenate(([lengths[0]], lengths))
         y = np.concatenate(([1.0], np.maximum(share, floor)))
-        axes.step(x, y, where="post", color=_colour(scheme, schemes), linewidth=1.8)
+        axes.step(x, y, where="post", color=scheme_colour(scheme, schemes), linewidth=1.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_ylim(floor, 1.15)
@@ -141,7 +141,7 @@ def stall_bars(summary: pd.DataFrame) -> Figure:
     figure, axes = _figure(0.55 * len(stalls) + 1.1)
     for lane, row in enumerate(stalls.iloc[::-1].itertuples()):
         scheme, mean, half = str(row.scheme), float(row.mean), float(row.ci95)
-        colour = _colour(scheme, schemes)
+        colour = scheme_colour(scheme, schemes)
         runs = summary[summary["scheme"] == scheme]["stall_ratio"].dropna().to_numpy(dtype=float)
         axes.barh(lane, 100 * mean, height=0.55, color=colour, alpha=0.85)
         if half > 0:
@@ -189,7 +189,7 @@ def _schemes(tokens: pd.DataFrame) -> list[str]:
     return schemes
 
 
-def _colour(scheme: str, schemes: Iterable[str]) -> str:
+def scheme_colour(scheme: str, schemes: Iterable[str]) -> str:
     further = [name for name in schemes if name not in _COLOURS]
     return _COLOURS.get(scheme) or _FURTHER[further.index(scheme) % len(_FURTHER)]
 
@@ -252,5 +252,5 @@ def _label_curves(
             va="top",
             fontsize=10.5,
             fontweight="bold",
-            color=_colour(scheme, schemes),
+            color=scheme_colour(scheme, schemes),
         )

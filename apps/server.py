@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -171,7 +172,12 @@ async def serve(options: argparse.Namespace, source: Source) -> None:
         with _listening(options.host, name, port):
             await server.open_stack(options.host, name, port, options.congestion_control)
     commands = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+    mode = os.fstat(0).st_mode
+    if os.isatty(0) or not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+    else:  # a file or /dev/null cannot be waited for, and need not be
+        commands.feed_data(os.read(0, 65536))
+        commands.feed_eof()
     say("ready", source=source.describe(), pid=os.getpid())
     while line := (await commands.readline()).decode().strip():
         if line == "stats":
@@ -212,7 +218,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m apps.server",
         description="Serve a language model's tokens over Eloquent, TCP, HTTP, WebSocket, QUIC.",
-        epilog="example: python -m apps.server --udp eloquent:4433 --source trace < /dev/zero",
+        epilog="example: python -m apps.server --udp eloquent:4433 --stack sse:8080 --source trace",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument(

@@ -82,6 +82,14 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
         return 2
 
     out = options.out or _default_folder(scenario)
+    if options.sweep:
+        from scenarios.sweep import run as run_sweep
+
+        try:
+            return run_sweep(plan, options.sweep, out)
+        except UsageError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
     # The engines are imported only when asked for: pandas, matplotlib and Mininet are slow.
     if plan.engine == "virtual":
         from scenarios.virtual import run as run_virtual
@@ -91,10 +99,12 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
         from scenarios.simulated import run as run_simulated
 
         return run_simulated(plan, out)
-    return _emulate(plan, out)
+    return emulate(plan, out)
 
 
-def _emulate(plan: Plan, out: Path) -> int:
+def emulate(plan: Plan, out: Path, *, show: bool = True) -> int:
+    """Run the plan with the engine `emulated`, in a sandbox; returns the exit status."""
+
     def inside() -> int:
         # Ctrl-C waits meanwhile: inside an import, callbacks of C code can swallow it.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
@@ -102,7 +112,7 @@ def _emulate(plan: Plan, out: Path) -> int:
 
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
 
-        return run(plan, out)
+        return run(plan, out, show=show)
 
     try:
         return sandbox.run(inside)
@@ -135,11 +145,7 @@ def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[s
         open_source(source, options.model)  # a broken file is an error now, not later
     check_executor(options.executor)
     prompts = scenario.prompt_set() if options.prompts is None else load(options.prompts)
-    try:
-        network = scenario.network_of(knobs)
-    except (ChannelError, ProfileError, ZeroDivisionError) as error:
-        values = ", ".join(f"--{name} {value:g}" for name, value in knobs.items())
-        raise UsageError(f"{values} make no network: {error}") from None
+    network = network_for(scenario, knobs)
     if options.time == "real" and options.engine != "virtual":
         raise UsageError("--time real is for --engine virtual: emulated is always in real time")
     return Plan(
@@ -161,6 +167,15 @@ def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[s
         options.json,
         command_line,
     )
+
+
+def network_for(scenario: Scenario, knobs: dict[str, float]) -> NetworkProfile:
+    """The scenario's network. Raises UsageError for values that make none."""
+    try:
+        return scenario.network_of(knobs)
+    except (ChannelError, ProfileError, ZeroDivisionError) as error:
+        values = ", ".join(f"--{name} {value:g}" for name, value in knobs.items())
+        raise UsageError(f"{values} make no network: {error}") from None
 
 
 def _schemes(scenario: Scenario, options: argparse.Namespace) -> tuple[str, ...]:
@@ -262,6 +277,12 @@ def _parser(scenario: Scenario) -> argparse.ArgumentParser:
         help="of simulated runs: local, local:N (processes) or dask:ADDRESS (%(default)s)",
     )
     add("--out", type=Path, metavar="DIR", help="results folder; must not exist")
+    add(
+        "--sweep",
+        nargs="+",
+        metavar="NAME=V1,V2",
+        help="run every combination of these values; the same command goes on after Ctrl-C",
+    )
     add("--quick", action="store_true", help="one run of each scheme from the shipped trace")
     add("--json", action="store_true", help="print the summary as one JSON object")
     for knob, default in scenario.knobs().items():

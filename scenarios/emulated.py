@@ -59,7 +59,7 @@ EXPECTED_ERRORS = (
 )
 
 
-def run(plan: Plan, out: Path) -> int:
+def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     """Run the plan inside a sandbox; returns the exit status. Whatever was measured is kept."""
     console = Console(stderr=True)
     try:
@@ -79,8 +79,10 @@ def run(plan: Plan, out: Path) -> int:
     except EXPECTED_ERRORS as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         status = 1
+    experiment.manifest["finished"] = status == 0
     try:
-        experiment.finish(pictures=status != 130)  # Ctrl-C is in a hurry
+        # Ctrl-C is in a hurry.
+        experiment.finish(pictures=show and status != 130, show=show)
     except EXPECTED_ERRORS as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         status = status or 1
@@ -130,10 +132,13 @@ class Experiment:
         # that may hang: they end with the sandbox.
         stack.close()
 
-    def finish(self, *, pictures: bool) -> None:
+    def finish(self, *, pictures: bool, show: bool) -> None:
         """Merge and show what there is."""
         self.folder.write_manifest(self.manifest)
-        report.finish(self.plan, self.folder, self.console, self.choice, pictures=pictures)
+        plan, folder = self.plan, self.folder
+        report.finish(plan, folder, self.console, self.choice, pictures=pictures, show=show)
+        if not show:
+            return
         differing = [d for d in self.details if d.get("agreement", {}).get("beyond")]
         checked = [d["agreement"] for d in self.details if "agreement" in d]
         if checked:

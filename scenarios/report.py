@@ -22,7 +22,13 @@ def run_seed(seed: int, run: int) -> int:
 
 
 def finish(
-    plan: Plan, folder: ResultsFolder, console: Console, link: str, *, pictures: bool
+    plan: Plan,
+    folder: ResultsFolder,
+    console: Console,
+    link: str,
+    *,
+    pictures: bool,
+    show: bool = True,
 ) -> None:
     """Merge, draw and print what was measured, be it all or a part."""
     folder.consolidate()
@@ -32,6 +38,8 @@ def finish(
         return
     if pictures:
         _draw(plan, folder, results)
+    if not show:
+        return
     if plan.json:
         head = {"scenario": plan.scenario.name, "out": str(folder.path), "link": link}
         print(json.dumps({**head, **to_json(results.summary)}))

@@ -16,6 +16,7 @@ import pandas as pd
 from rich.console import Console
 
 from analysis.capture_reader import host_table
+from analysis.definitions import stall_definitions
 from analysis.headers import Packet
 from analysis.plots import PlotError
 from analysis.results import ResultsError, ResultsFolder
@@ -59,18 +60,23 @@ class Job:
     tokens: tuple[tuple[float, bytes], ...]
     reason: Reason
     tables: bool = True
+    definitions: bool = False
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job gives. ``tokens`` and ``packets`` (by host) are empty without ``Job.tables``."""
+    """What a job gives. ``tokens`` and ``packets`` (by host) are empty without ``Job.tables``.
+
+    ``stalls`` has the stall by other definitions, with ``Job.definitions``.
+    """
 
     row: dict[str, Any]
     tokens: pd.DataFrame | None
     packets: dict[str, pd.DataFrame]
+    stalls: dict[str, float]
 
 
-def run(plan: Plan, out: Path) -> int:
+def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     """Run the plan; returns the exit status. Whatever was finished is kept."""
     console = Console(stderr=True)
     try:
@@ -90,7 +96,8 @@ def run(plan: Plan, out: Path) -> int:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         status = 1
     try:
-        report.finish(plan, folder, console, "model", pictures=status != 130)
+        pictures = show and status != 130
+        report.finish(plan, folder, console, "model", pictures=pictures, show=show)
     except EXPECTED_ERRORS as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         status = status or 1
@@ -113,9 +120,12 @@ def _simulate(plan: Plan, folder: ResultsFolder, console: Console, source: str) 
                 folder.write_packets(scheme, number, host, packets)
             folder.append_summary(outcome.row)
             progress.advance(task)
+    folder.write_manifest(described | {"finished": True})
 
 
-def jobs_of(plan: Plan, source: str, *, tables: bool = True) -> Iterator[Job]:
+def jobs_of(
+    plan: Plan, source: str, *, tables: bool = True, definitions: bool = False
+) -> Iterator[Job]:
     """The plan's runs, schemes in turn: with one seed all of them meet the same bad moments."""
     opened = open_source(source)
     if not isinstance(opened, ScheduledSource):
@@ -136,6 +146,7 @@ def jobs_of(plan: Plan, source: str, *, tables: bool = True) -> Iterator[Job]:
                 tuple(tokens),
                 Reason[finish.upper()],
                 tables,
+                definitions,
             )
 
 
@@ -151,8 +162,9 @@ def run_job(job: Job) -> Outcome:
         record=job.tables,
     )
     row = _row(job, answer)
+    stalls = stall_definitions(answer.rendered_at) if job.definitions else {}
     if not job.tables:
-        return Outcome(row, None, {})
+        return Outcome(row, None, {}, stalls)
     tokens = pd.DataFrame(
         {
             "scenario": job.scenario,
@@ -177,7 +189,7 @@ def run_job(job: Job) -> Outcome:
         )
         for host in ("client", "server")
     }
-    return Outcome(row, tokens, packets)
+    return Outcome(row, tokens, packets, stalls)
 
 
 def _row(job: Job, answer: Answer) -> dict[str, Any]:

@@ -8,6 +8,7 @@ answers on the host first, and its recorded answers are replayed.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import shutil
@@ -27,7 +28,7 @@ from topologies.guest.kernel import KernelError
 _PATIENCE = 60.0
 
 
-def run(plan: Plan, out: Path) -> int:
+def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     """Run the plan in a guest; returns the exit status. Results lie in `out` as always."""
     console = Console(stderr=True)
     if out.exists():
@@ -39,8 +40,10 @@ def run(plan: Plan, out: Path) -> int:
         )
         return 2
     try:
-        with recorded(plan, console) as (source, traces):
+        with recorded(plan, console) as (source, traces), contextlib.ExitStack() as stack:
             out.parent.mkdir(parents=True, exist_ok=True)
+            # Of several guests at once each has a log of its own.
+            log = None if show else stack.enter_context(out.with_name(f"{out.name}.log").open("wb"))
             result = run_guest(
                 _command(plan, out, source),
                 out=[out.parent],
@@ -48,6 +51,8 @@ def run(plan: Plan, out: Path) -> int:
                 seed=plan.seed,
                 timeout=_PATIENCE + 30.0 * plan.runs * len(plan.schemes),
                 environment=_environment(),
+                stdout=log,
+                stderr=log,
             )
             if traces is not None and out.is_dir():
                 shutil.copytree(traces, out / "traces")
@@ -57,7 +62,7 @@ def run(plan: Plan, out: Path) -> int:
     except (GuestError, KernelError, SourceError) as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         return 1
-    if not plan.json:
+    if show and not plan.json:
         console.print(_speed(plan, result), markup=False, highlight=False)
     return result.status
 

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from analysis.plots import DPI, WIDTH, PlotError, _colour
+from analysis.plots import DPI, WIDTH, PlotError, scheme_colour
 from analysis.summary import estimate
 
 _NEWS, _OLD, _LOST = "#0072B2", "#9a9a9a", "#D55E00"
@@ -30,7 +30,7 @@ def overhead(summary: pd.DataFrame) -> Figure:
     figure, axes = _figure(4.2)
     tops, rights = [], []
     for scheme, mine in runs.groupby("scheme", sort=False):
-        colour = _colour(str(scheme), schemes)
+        colour = scheme_colour(str(scheme), schemes)
         x, y = mine["bytes_per_token"].to_numpy(float), 100 * mine["stall_ratio"].to_numpy(float)
         axes.plot(x, y, "o", color=colour, markersize=4, alpha=0.5, markeredgewidth=0)
         bytes_, stall = estimate(x), estimate(y)
@@ -73,7 +73,7 @@ def limit_ratios(ratios: pd.DataFrame) -> Figure:
     schemes = [str(scheme) for scheme in ratios["scheme"]]
     figure, axes = _figure(0.5 * len(known) + 1.2)
     for lane, row in enumerate(known.to_dict("records")):
-        colour = _colour(str(row["scheme"]), schemes)
+        colour = scheme_colour(str(row["scheme"]), schemes)
         if np.isfinite(row["low"]):
             axes.plot([row["low"], row["high"]], [lane, lane], color=colour, linewidth=1.6)
         axes.plot(row["ratio"], lane, "o", color=colour, markersize=9)

@@ -9,7 +9,12 @@ from typing import Any
 
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.quic.connection import QuicConnection
-from aioquic.quic.events import ConnectionTerminated, QuicEvent, StreamDataReceived
+from aioquic.quic.events import (
+    ConnectionTerminated,
+    HandshakeCompleted,
+    QuicEvent,
+    StreamDataReceived,
+)
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
@@ -25,49 +30,54 @@ class Connection(QuicConnectionProtocol):
 
     def __init__(self, quic: QuicConnection, stream_handler: Any = None) -> None:
         super().__init__(quic, stream_handler)
+        #: Whether the handshake is done.
+        self.open = False
         self._arrivals: asyncio.Queue[tuple[bytes, float]] = asyncio.Queue()
         self._news = asyncio.Event()
         self._why: str | None = None
 
     def quic_event_received(self, event: QuicEvent) -> None:
-        if isinstance(event, StreamDataReceived):
+        if isinstance(event, HandshakeCompleted):
+            self.open = True
+        elif isinstance(event, StreamDataReceived):
             if event.stream_id == STREAM and event.data:
                 self._arrivals.put_nowait((event.data, self._loop.time()))
-                self._news.set()
         elif isinstance(event, ConnectionTerminated):
             self._ended(event.reason_phrase or f"closed with code {event.error_code}")
+        self._news.set()
 
     def error_received(self, error: Exception) -> None:
         # An ICMP error may be forged or stale; it counts only where no server has answered yet.
-        if not self._connected and getattr(error, "errno", None) == errno.ECONNREFUSED:
+        if not self.open and getattr(error, "errno", None) == errno.ECONNREFUSED:
             self._ended("nobody listens there")
-            if self._connected_waiter is not None and not self._connected_waiter.done():
-                self._connected_waiter.set_exception(ConnectionRefusedError())
-                self._connected_waiter = None
 
     def _ended(self, why: str) -> None:
-        if self._why is None:
-            self._why = " ".join(why.split())
+        self._why = self._why or " ".join(why.split())
         self._news.set()
 
-    @property
-    def why(self) -> str | None:
-        """Why nothing can come any more; None while the connection lives."""
-        return self._why
+    async def opened(self) -> None:
+        """Wait for the handshake. Raises StackError if it fails."""
+        while not self.open:
+            await self._next()
 
     async def read(self) -> tuple[bytes, float]:
         """The next bytes and when they came. Raises StackError when the connection has ended."""
         while self._arrivals.empty():
-            if self._why is not None:
-                raise StackError(f"the QUIC connection ended: {self._why}")
-            self._news.clear()
-            await self._news.wait()
+            await self._next()
         return self._arrivals.get_nowait()
+
+    async def _next(self) -> None:
+        self._alive()
+        self._news.clear()
+        await self._news.wait()
+
+    def _alive(self) -> None:
+        if self._why is not None:
+            raise StackError(f"the QUIC connection ended: {self._why}")
 
     def write(self, data: bytes) -> None:
         """Hand bytes to the socket, as far as congestion control lets them leave at once."""
-        if self._why is not None:
-            raise StackError(f"the QUIC connection ended: {self._why}")
+        self._alive()
         self._quic.send_stream_data(STREAM, data)
         self.transmit()
 

@@ -20,7 +20,6 @@ from .base import (
     Reader,
     Stack,
     StackError,
-    one_line,
     quiet_logger,
 )
 
@@ -96,11 +95,7 @@ class Quic(Stack):
                 connection.write(records.encode(token))
                 answer.sent()
             connection.write(records.encode_end(answer.total, answer.reason))
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT):
-                await connection.wait_closed()
-        except TimeoutError:
-            pass  # a client that has gone without a word
+        await _wait_closed(connection, CLOSE_TIMEOUT)
 
     def end(self) -> None:
         """Close what a lost CONNECTION_CLOSE has left open: it would probe for minutes."""
@@ -111,25 +106,28 @@ class Quic(Stack):
         reader.congestion_control = self.congestion_control
         connection = await self._connect(host, port)
         try:
-            await _connected(connection, f"{host}, UDP port {port}")
+            try:
+                await connection.opened()
+            except StackError as error:
+                raise StackError(f"cannot connect to {host}, UDP port {port}: {error}") from None
             connection.write(records.encode(prompt))
-            parser = records.Parser()
-            while True:
-                data, now = await connection.read()
-                reader.stream_bytes += len(data)
-                for record in parser.feed(data, now):
-                    if isinstance(record, records.End):
-                        return record.reason
-                    reader.show([record])
+            return await self._read(connection, reader)
         except records.MalformedRecord as error:
             raise StackError(str(error)) from None
         finally:
             connection.close()
-            try:
-                async with asyncio.timeout(CLOSING):
-                    await connection.wait_closed()
-            except TimeoutError:
-                pass
+            if connection.open:
+                await _wait_closed(connection, CLOSING)
+
+    async def _read(self, connection: Connection, reader: Reader) -> Reason:
+        parser = records.Parser()
+        while True:
+            data, now = await connection.read()
+            reader.stream_bytes += len(data)
+            for record in parser.feed(data, now):
+                if isinstance(record, records.End):
+                    return record.reason
+                reader.show([record])
 
     async def _connect(self, host: str, port: int) -> Connection:
         from aioquic.quic.connection import QuicConnection
@@ -151,17 +149,17 @@ class Quic(Stack):
             sock.connect(address)
             _, connection = await loop.create_datagram_endpoint(lambda: Connection(quic), sock=sock)
         except OSError as error:
-            raise StackError(f"cannot reach {host}: {one_line(error)}") from None
+            raise StackError(f"cannot find {host}: {error.strerror or error}") from None
         connection.connect(address)
         return connection
 
 
-async def _connected(connection: Connection, where: str) -> None:
+async def _wait_closed(connection: Connection, seconds: float) -> None:
     try:
-        await connection.wait_connected()
-    except ConnectionError:
-        why = connection.why or "the handshake failed"
-        raise StackError(f"cannot connect to {where}: {why}") from None
+        async with asyncio.timeout(seconds):
+            await connection.wait_closed()
+    except TimeoutError:
+        pass  # the peer has gone without a word
 
 
 def _configuration(*, is_client: bool) -> QuicConfiguration:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 from pathlib import Path
 
@@ -86,7 +87,8 @@ async def connect(host: str, port: int, congestion_control: str) -> socket.socke
         await loop.sock_connect(connection, address)
     except OSError as error:
         connection.close()
-        why = error.strerror or str(error)
+        # asyncio puts the address into the text, which is in the line already.
+        why = os.strerror(error.errno) if error.errno else str(error)
         raise StackError(f"cannot connect to {host}, TCP port {port}: {why}") from None
     except BaseException:  # the caller's patience is over
         connection.close()

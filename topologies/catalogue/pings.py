@@ -19,6 +19,7 @@ from .topology import Topology
 COUNT = 20
 INTERVAL = 0.2
 _WAIT = 2.0
+_MOMENTS = 400
 #: Open vSwitch looks over its cached flows each half second; one may lead to where a host was.
 _SETTLED = 0.6
 
@@ -29,8 +30,8 @@ _REPLY = re.compile(r"icmp_seq=(\d+) .*time=([0-9.]+) ms")
 class Expected:
     """What the profiles say of a pair: round-trip time (s), loss in the long run, loss here.
 
-    `loss_now` is the mean over this measurement, of the schedule that the seed gives to models in
-    time; of what counts packets it is the long run's.
+    `loss_now` is the mean over the time of this measurement, by the schedule that the seed gives
+    to models in time; of what counts packets it is the long run's.
     """
 
     rtt: float
@@ -67,7 +68,7 @@ def expected(
     `by` names the link through which the first one sends, if it has several.
     """
     rtt, kept = 0.0, 1.0
-    kept_now = [1.0] * COUNT
+    kept_now = [1.0] * _MOMENTS
     for wire, forth in topology.path(first, second, by) or []:
         profile = topology.profile(wire)
         for way in (forth, "down" if forth == "up" else "up"):
@@ -81,7 +82,9 @@ def expected(
 
 def _schedule(profile: LinkProfile, way: str, link: str, seed: int) -> Iterator[float]:
     channel = profile.channel(way, link, seed)
-    return (channel.loss_at(number * INTERVAL) for number in range(COUNT))
+    # Closer than the pings: nobody knows to the millisecond when they will be sent.
+    step = COUNT * INTERVAL / _MOMENTS
+    return (channel.loss_at(number * step) for number in range(_MOMENTS))
 
 
 def start_channels(network: Network, seed: int, after: float = 0.0) -> None:
