@@ -154,7 +154,8 @@ def _lines(found: pd.DataFrame, name: str) -> Figure:
         part = found[found["scheme"] == scheme].sort_values(name)
         axis.errorbar(
             part[name], 100 * part["stall"], 100 * part["stall_ci95"].fillna(0),
-            marker="o", markersize=4, capsize=3, label=str(scheme), color=scheme_colour(scheme, schemes),
+            marker="o", markersize=4, capsize=3, label=str(scheme),
+            color=scheme_colour(scheme, schemes),
         )  # fmt: skip
     axis.set_xlabel(name)
     axis.set_ylabel("stall ratio, % (mean, 95% interval)")

@@ -116,7 +116,9 @@ async def ask_stack(
 
 async def run(options: argparse.Namespace, prompt: bytes) -> int:
     # Before the clock starts: what a stack needs is imported here.
-    stack = stacks.create(options.scheme) if options.scheme in stacks.names() else None
+    stack: Stack | None = None
+    if options.scheme in stacks.names():
+        stack = stacks.create(options.scheme, options.congestion_control)
     screen = Screen()
     try:
         if stack is None:
@@ -148,6 +150,11 @@ def parser() -> argparse.ArgumentParser:
         "--scheme",
         default="eloquent",
         help=f"{', '.join(stacks.names())}; any other name means Eloquent over UDP (%(default)s)",
+    )
+    parser.add_argument(
+        "--congestion-control",
+        default="cubic",
+        help="of kernel TCP, tcp-bbr excepted, where this user may set it (%(default)s)",
     )
     parser.add_argument("--log", type=Path, help="write the times of all tokens to this file")
     parser.add_argument(

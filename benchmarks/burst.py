@@ -30,7 +30,7 @@ class _Vector(ctypes.Structure):
 
 
 class _Message(ctypes.Structure):
-    """struct mmsghdr."""
+    """struct msghdr."""
 
     _fields_ = (
         ("name", ctypes.c_void_p),
@@ -40,8 +40,13 @@ class _Message(ctypes.Structure):
         ("control", ctypes.c_void_p),
         ("control_length", ctypes.c_size_t),
         ("flags", ctypes.c_int),
-        ("sent", ctypes.c_uint32),
     )
+
+
+class _Slot(ctypes.Structure):
+    """struct mmsghdr."""
+
+    _fields_ = (("message", _Message), ("sent", ctypes.c_uint32))
 
 
 def flood(address: str, port: int, rate: float, seconds: float) -> None:
@@ -50,9 +55,9 @@ def flood(address: str, port: int, rate: float, seconds: float) -> None:
     buffer = bytearray(MOST * SIZE)
     place = ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer))
     vectors = (_Vector * MOST)(*(_Vector(place + i * SIZE, SIZE) for i in range(MOST)))
-    messages = (_Message * MOST)()
-    for message, vector in zip(messages, vectors, strict=True):
-        message.vectors, message.vector_count = ctypes.pointer(vector), 1
+    slots = (_Slot * MOST)()
+    for slot, vector in zip(slots, vectors, strict=True):
+        slot.message.vectors, slot.message.vector_count = ctypes.pointer(vector), 1
     count, sent = int(rate * seconds), 0
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 64 << 20)
@@ -65,7 +70,7 @@ def flood(address: str, port: int, rate: float, seconds: float) -> None:
                 most, stamp = min(MOST, due - sent), time.monotonic()
                 for i in range(most):
                     _PROBE.pack_into(buffer, i * SIZE, sent + i, stamp)
-                done = sendmmsg(sock.fileno(), messages, most, 0)
+                done = sendmmsg(sock.fileno(), slots, most, 0)
                 if done <= 0:
                     raise OSError(ctypes.get_errno(), "sendmmsg failed")
                 sent += done

@@ -38,6 +38,8 @@ RATES = (1000, 20_000)
 LOWEST, HIGHEST = 5000, 1_000_000
 STEP = 1.5
 BISECTIONS = 4
+LONGEST = 40.0
+"""Seconds after which no new rate of a back end is tried: a slow machine takes long to count."""
 TRIES = 2
 """Of each rate: a busy moment of the machine is not its limit."""
 QUEUEING = 0.005
@@ -45,6 +47,8 @@ QUEUEING = 0.005
 
 _PORT, _QUIET = 4999, 0.5
 _TRAFFIC = ("-m", "topologies.doctor.traffic")
+_PACED = (*_TRAFFIC, "flood")  # each datagram bears its own time
+_FAST = ("-m", "benchmarks.burst")
 _BULK = """
 import json, socket, sys, time
 address, seconds = (sys.argv[2], 5001), float(sys.argv[3])
@@ -106,7 +110,7 @@ def measure(backend: str, seconds: float, throughput: bool) -> Found:
             time.sleep(max(1.0, seconds))
             found.idle_cpu = (link.stats()["cpu"] - before) / (time.monotonic() - began)
         for rate in RATES:
-            flood = _flood(client, server, link, rate, seconds, delay)
+            flood = _flood(client, server, link, rate, seconds, delay, _PACED)
             found.p50[rate], found.p99[rate] = flood.p50, flood.p99
             found.lost[rate] = flood.sent - flood.received
         if throughput:
@@ -122,11 +126,16 @@ def _climb(
 ) -> None:
     """The highest rate that holds: up in steps to one that does not, then between the two."""
 
+    until = time.monotonic() + max(LONGEST, 20 * seconds)
+
     def holds(rate: float) -> bool:
         for _ in range(TRIES):
-            flood = _flood(client, server, link, rate, seconds, delay)
+            if time.monotonic() > until:
+                found.limit = found.limit or f"no time was left for {rate:,.0f}/s"
+                return False
+            flood = _flood(client, server, link, rate, seconds, delay, _FAST)
             if not flood.fault:
-                found.packets = flood.achieved
+                found.packets = max(found.packets or 0.0, flood.achieved)
                 return True
         found.limit = flood.fault
         return False
@@ -140,7 +149,13 @@ def _climb(
 
 
 def _flood(
-    client: Host, server: Host, link: Link, rate: float, seconds: float, delay: float
+    client: Host,
+    server: Host,
+    link: Link,
+    rate: float,
+    seconds: float,
+    delay: float,
+    sender: Sequence[str],
 ) -> Flood:
     """Datagrams one way at a steady rate."""
     link.seed(1)  # counters at 0
@@ -148,7 +163,7 @@ def _flood(
     sink = server.start(*_TRAFFIC, "sink", _PORT, count, _QUIET)
     try:
         ready(sink)
-        source = client.start(*_TRAFFIC, "flood", ADDRESSES[1], _PORT, rate, seconds)
+        source = client.start(*sender, ADDRESSES[1], _PORT, rate, seconds)
         sent, got = answer(source), answer(sink)
     finally:
         sink.kill()
@@ -191,7 +206,7 @@ def rows(found: Sequence[Found]) -> list[Row]:
             values = {each.backend: getattr(each, name)[rate] for each in found}
             in_ms = {key: None if value is None else 1e3 * value for key, value in values.items()}
             made.append((f"added delay {name.upper()} at {rate:,}/s, ms", in_ms, ".3f"))
-        lost = {each.backend: float(each.lost[rate]) for each in found}
+        lost: dict[str, float | None] = {each.backend: each.lost[rate] for each in found}
         made.append((f"datagrams lost at {rate:,}/s", lost, ",.0f"))
     made.append(("most packets/s", {each.backend: each.packets for each in found}, ",.0f"))
     made.append(("TCP, Mbit/s", {each.backend: each.megabits for each in found}, ",.0f"))
@@ -205,25 +220,29 @@ def show(found: Sequence[Found], notes: Sequence[str], console: Console) -> None
     table = Table(title=f"Links on {platform.node()}, {os.cpu_count()} cores, {platform.release()}")
     others = [each.backend for each in found if each.backend != "cable"]
     for heading in ("", "veth", *others, *(f"{other} / veth" for other in others)):
-        table.add_column(heading, justify="right" if heading else "left")
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=not heading)
     for name, values, form in rows(found):
         base = values["cable"]
         cells = [_cell(value, form) for value in values.values()]
         for other in others:
             value = values[other]
-            comparable = value is not None and base is not None and base > 0
-            cells.append(f"{value / base:.2f}" if comparable and value and base else "–")
+            # A base below 1 µs is the clock's step: nothing to compare with.
+            if value is None or base is None or base < 1e-3:
+                cells.append("-")
+            else:
+                cells.append(f"{value / base:.2f}")
         table.add_row(name, *cells)
     console.print(table)
     for each in found:
         if each.limit:
-            console.print(f"{each.backend}, above that rate: {each.limit}", highlight=False)
+            name = "veth" if each.backend == "cable" else each.backend
+            console.print(f"{name}, above that rate: {each.limit}", highlight=False)
     for note in notes:
         console.print(note, highlight=False)
 
 
 def _cell(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
+    return "-" if value is None else format(value, form)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -256,7 +275,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result: dict[str, Any] = {"delay": DELAY, "seconds": options.seconds, "notes": notes}
         print(json.dumps(result | {"links": [asdict(each) for each in found]}, indent=2))
     else:
-        show(found, notes, Console())
+        show(found, notes, Console(width=max(100, Console().width)))
     return 0
 
 

@@ -102,6 +102,14 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
     return emulate(plan, out)
 
 
+def plan_of(scenario: Scenario, words: Sequence[str]) -> Plan:
+    """What these options of the scenario ask for. Raises UsageError for what makes no plan."""
+    try:
+        return _plan(scenario, _parser(scenario).parse_args(words), tuple(sys.argv))
+    except (SourceError, PromptError, ExecutorError) as error:
+        raise UsageError(str(error)) from None
+
+
 def emulate(plan: Plan, out: Path, *, show: bool = True) -> int:
     """Run the plan with the engine `emulated`, in a sandbox; returns the exit status."""
 

@@ -101,7 +101,7 @@ def measure(files: RunFiles, link: str, engine: str, theta: float) -> Measuremen
         "link": link,
         "engine": engine,
         "congestion_control": server["congestion_control"],
-        "agree_max": math.nan if agreement is None else agreement["max"],
+        "agree_max": None if agreement is None else agreement["max"],
     }
     return Measurement(row, tokens, packets, agreement)
 

@@ -118,6 +118,18 @@ def run(plan: Plan, words: Sequence[str], out: Path) -> int:
     return status
 
 
+def run_cells(todo: list[Cell], plan: Plan, out: Path, console: Console) -> int:
+    """Run cells, each into its folder in ``out``; returns the exit status.
+
+    ``plan`` says where and on which engine; the cells' plans say what.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    if plan.engine == "simulated":
+        _simulate(todo, plan, out, console)
+        return 0
+    return _run_each(todo, plan, out, console)
+
+
 def finished(folder: Path) -> bool:
     """Did a run in this folder come to its end?"""
     try:
@@ -159,7 +171,7 @@ def _simulate(todo: list[Cell], plan: Plan, out: Path, console: Console) -> None
     with recorded(plan, console) as (source, _), progress_bar(console) as progress:
         task = progress.add_task("simulating", total=total)
         for cell, outcomes in simulated_cells(todo, source, plan.executor):
-            folder = out / "cells" / cell.name
+            folder = out / cell.name
             _set_aside(folder)
             results = ResultsFolder.create(folder)
             for outcome in outcomes:
@@ -171,13 +183,14 @@ def _simulate(todo: list[Cell], plan: Plan, out: Path, console: Console) -> None
 
 
 def simulated_cells(
-    todo: list[Cell], model_source: str, executor: str
+    todo: list[Cell], model_source: str, executor: str, *, definitions: bool = False
 ) -> Iterator[tuple[Cell, list[Outcome]]]:
     """Each cell with the outcomes of its runs, without tables; cells share the executor."""
 
     def jobs(cell: Cell) -> list[Any]:
         live = cell.plan.source.startswith("model")
-        return list(jobs_of(cell.plan, model_source if live else cell.plan.source, tables=False))
+        source = model_source if live else cell.plan.source
+        return list(jobs_of(cell.plan, source, tables=False, definitions=definitions))
 
     owners: list[Cell] = []
 
@@ -207,7 +220,7 @@ def _run_each(todo: list[Cell], plan: Plan, out: Path, console: Console) -> int:
     statuses: list[int] = []
 
     def one(cell: Cell) -> int:
-        folder = out / "cells" / cell.name
+        folder = out / cell.name
         _set_aside(folder)
         status = engine(cell.plan, folder, show=False)
         if status == 0 and not finished(folder):

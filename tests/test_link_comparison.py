@@ -31,7 +31,7 @@ from topologies.profile import Direction, LinkProfile
 from topologies.wifi import Network
 
 ALPHA = 1e-4
-SEED = 8
+SEED = 17
 BACKENDS = ("user", "netem")
 CLEAN = Direction(0.01)
 INDEPENDENT = Bernoulli(0.1)

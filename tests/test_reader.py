@@ -50,6 +50,8 @@ def test_paced_by_hand():
 
 def test_a_reading_time_for_each_token():
     assert list(paced([0.0, 0.0, 0.0], [0.5, 0.25, 9.0])) == [0.0, 0.5, 0.75]
+    assert reading_stalls([0.0, 0.5, 0.75], [0.5, 0.25, 9.0], theta=0)["stalls"] == 0
+    assert reading_stalls([0.0, 1.0, 1.25], [0.5, 0.25, 9.0], theta=0)["stall_time"] == 0.5
 
 
 def test_a_buffer_larger_than_the_answer_ends_with_it():

@@ -174,7 +174,7 @@ def test_a_cache_that_cannot_be_cropped_is_one_line(tiny: Path) -> None:
 
 @pytest.fixture(scope="module")
 def smollm() -> PromptLookupSource:
-    source = open_source("model:prompt-lookup", device="cpu")
+    source = open_source("model:prompt-lookup", device="cpu", threads=1)
     assert isinstance(source, PromptLookupSource)
     return source
 
@@ -189,10 +189,10 @@ def smollm() -> PromptLookupSource:
     ],
 )
 def test_tokens_are_those_of_plain_greedy_decoding(smollm: PromptLookupSource, prompt: str) -> None:
-    fast = _answer(smollm, prompt, 60)
+    fast = _answer(smollm, prompt, 40)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PromptLookupSource, "_steps", ModelSource._steps)
-        assert _answer(smollm, prompt, 60) == fast
+        assert _answer(smollm, prompt, 40) == fast
 
 
 def test_tokens_of_a_step_come_at_one_instant(smollm: PromptLookupSource) -> None:

@@ -81,7 +81,8 @@ BROKEN = {
     "an unfinished text": ('"c"', '"c', 15, "not TOML"),
     "the same table twice": ("[parameters.spacing]", "[parameters.first]", 9, "not TOML"),
     "an unknown key": ('source = "nobody"', 'sauce = "nobody"', 3, "unknown key 'sauce'"),
-    "no title": ('title = "mine"', "", 15, "title must be a text, not None"),
+    "no title": ('title = "mine"', "", 1, "title is missing"),
+    "no source": ('source = "nobody"', "", 1, "source is missing"),
     "an empty source": ('"nobody"', '" "', 3, "source must be a text"),
     "a number as title": ('title = "mine"', "title = 1", 1, "title must be a text, not 1"),
     "an unknown kind": ('"steady"', '"stead"', 2, "unknown kind 'stead': use one of steady, vllm"),
@@ -139,7 +140,7 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     assert "UTF-8" in _message(str(tmp_path / "binary.toml"))
     (tmp_path / "empty.toml").write_bytes(b"")
-    assert "empty.toml, line 1: title must be a text" in _message(str(tmp_path / "empty.toml"))
+    assert "empty.toml, line 1: title is missing" in _message(str(tmp_path / "empty.toml"))
 
 
 def test_unknown_profiles_are_answered_with_the_known_ones() -> None:

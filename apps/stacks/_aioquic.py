@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import errno
 from typing import Any
 
 from aioquic.asyncio.protocol import QuicConnectionProtocol
@@ -45,11 +44,6 @@ class Connection(QuicConnectionProtocol):
         elif isinstance(event, ConnectionTerminated):
             self._ended(event.reason_phrase or f"closed with code {event.error_code}")
         self._news.set()
-
-    def error_received(self, error: Exception) -> None:
-        # An ICMP error may be forged or stale; it counts only where no server has answered yet.
-        if not self.open and getattr(error, "errno", None) == errno.ECONNREFUSED:
-            self._ended("nobody listens there")
 
     def _ended(self, why: str) -> None:
         self._why = self._why or " ".join(why.split())

@@ -33,6 +33,9 @@ CONGESTION_CONTROL = "cubic"
 #: A connection on which nothing comes for this long (s) is over: longer than any outage and than
 #: a model's first thought.
 IDLE_TIMEOUT = 300.0
+#: A server that has not answered for this long (s) is given up, as Eloquent's client does. An ICMP
+#: error proves nothing, so there is no shorter way.
+HANDSHAKE_TIMEOUT = 60.0
 #: The client waits this long (s) for its own closing at most.
 CLOSING = 1.0
 
@@ -76,7 +79,7 @@ class Quic(Stack):
     async def _answer(self, connection: Connection, answering: Answering) -> None:
         try:
             await self._serve(connection, answering)
-        except (StackError, TimeoutError, records.MalformedRecord) as error:
+        except (OSError, StackError, records.MalformedRecord) as error:
             self.dropped(error)
         finally:
             connection.close()
@@ -99,17 +102,14 @@ class Quic(Stack):
 
     def end(self) -> None:
         """Close what a lost CONNECTION_CLOSE has left open: it would probe for minutes."""
-        for connection in self._living.values():
+        for connection in list(self._living.values()):
             connection.close()
 
     async def ask(self, host: str, port: int, prompt: bytes, reader: Reader) -> Reason:
         reader.congestion_control = self.congestion_control
         connection = await self._connect(host, port)
         try:
-            try:
-                await connection.opened()
-            except StackError as error:
-                raise StackError(f"cannot connect to {host}, UDP port {port}: {error}") from None
+            await _handshake(connection, f"{host}, UDP port {port}")
             connection.write(records.encode(prompt))
             return await self._read(connection, reader)
         except records.MalformedRecord as error:
@@ -141,17 +141,28 @@ class Quic(Stack):
         quic = QuicConnection(configuration=configuration)
         try:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-            # aioquic's own `connect` wants IPv6, which not every kernel has. A connected socket
-            # hears that nobody listens.
-            family, kind, number, _, address = found[0]
-            sock = socket.socket(family, kind, number)
-            sock.setblocking(False)
-            sock.connect(address)
-            _, connection = await loop.create_datagram_endpoint(lambda: Connection(quic), sock=sock)
+            family, _, _, _, address = found[0]
+            # Not aioquic's own `connect`, which wants IPv6: not every kernel has that. Not
+            # connected: such a socket keeps its source address when the host gets a new one.
+            anywhere = "::" if family == socket.AF_INET6 else "0.0.0.0"
+            _, connection = await loop.create_datagram_endpoint(
+                lambda: Connection(quic), local_addr=(anywhere, 0), family=family
+            )
         except OSError as error:
             raise StackError(f"cannot find {host}: {error.strerror or error}") from None
         connection.connect(address)
         return connection
+
+
+async def _handshake(connection: Connection, where: str) -> None:
+    try:
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT):
+            await connection.opened()
+    except TimeoutError:
+        why = f"no answer within {HANDSHAKE_TIMEOUT:g} s"
+        raise StackError(f"cannot connect to {where}: {why}") from None
+    except StackError as error:
+        raise StackError(f"cannot connect to {where}: {error}") from None
 
 
 async def _wait_closed(connection: Connection, seconds: float) -> None:

@@ -61,9 +61,13 @@ class EventParser:
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that ``data`` completes, in order."""
-        if self._after_return and data[:1] == b"\n":
-            data = data[1:]  # CR and LF are one end of line, also when a read comes between them
-        self._after_return = data[-1:] == b"\r" if data else self._after_return
+        if not data:
+            return []
+        # CR and LF are one end of line, also when they come in two pieces.
+        second_half = self._after_return and data.startswith(b"\n")
+        self._after_return = data.endswith(b"\r")
+        if second_half:
+            data = data[1:]
         *lines, rest = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         out: list[Event] = []
         for line in lines:

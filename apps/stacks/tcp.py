@@ -23,7 +23,7 @@ class Tcp(Stack):
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
                 await self._serve(reader, writer, answering)
-            except (ConnectionError, TimeoutError, records.MalformedRecord) as error:
+            except (OSError, StackError, records.MalformedRecord) as error:
                 self.dropped(error)
             finally:
                 writer.close()

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from websockets.asyncio.connection import Connection
     from websockets.asyncio.server import ServerConnection
 
+#: The client waits this long (s) for the server's half of the closing handshake at most.
+CLOSING = 2.0
+
 
 class WebSocket(Stack):
     """Without compression, which would make short messages longer, and without keepalive pings,
@@ -46,7 +49,7 @@ class WebSocket(Stack):
         async def connected(connection: ServerConnection) -> None:
             try:
                 await self._serve(connection, answering)
-            except (WebSocketException, OSError, TimeoutError) as error:
+            except (WebSocketException, OSError, StackError) as error:
                 self.dropped(error)
 
         self._server = await serve(
@@ -84,6 +87,7 @@ class WebSocket(Stack):
                 compression=None,
                 open_timeout=None,  # the caller bounds the time
                 ping_interval=None,
+                close_timeout=CLOSING,
                 max_size=WINDOW_BYTES,
                 logger=quiet_logger("websockets.client"),
             ) as connection:

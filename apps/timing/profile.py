@@ -193,7 +193,9 @@ class _File:
                 self._fail(self._line("parameters"), f"the parameter {key} is missing")
 
     def _string(self, data: dict[str, Any], key: str) -> str:
-        value = data.get(key)
+        if key not in data:
+            self._fail(1, f"{key} is missing")
+        value = data[key]
         if not isinstance(value, str) or not value.strip():
             self._fail(self._line(key), f"{key} must be a text, not {value!r}")
         return value

@@ -1,0 +1,72 @@
+"""Do simulation and emulation agree? Cells of the paper's table on several engines, same seeds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from analysis.agree import agreement, table
+from analysis.results import load
+from scenarios import paper
+from scenarios.command import network_for, plan_of
+from scenarios.sweep import Cell, run_cells
+
+#: Independent losses, short, medium and long outages; a long path; a fast model.
+CONDITIONS = (
+    {"loss": 0.10, "outage": 0.0},
+    {"loss": 0.10, "outage": 0.05},
+    {"loss": 0.10, "outage": 0.2},
+    {"loss": 0.20, "outage": 0.1},
+    {"loss": 0.05, "outage": 0.5},
+    {"loss": 0.10, "outage": 0.1, "rtt": 0.2},
+    {"loss": 0.10, "outage": 0.1, "spacing": 0.02},
+)
+#: Without a kernel `tcp` is `retransmit`.
+SCHEMES = ("eloquent", "eloquent-deadline", "duplicate", "tcp")
+
+
+def run(
+    engines: Sequence[str],
+    out: Path,
+    *,
+    runs: int,
+    tokens: int,
+    seed: int,
+    as_json: bool,
+    strict: bool,
+    console: Console,
+) -> int:
+    """Run every condition on every engine into ``out``, print the table; returns the exit status.
+
+    With ``strict`` a difference beyond what is allowed is a failure.
+    """
+    folders: list[Path] = []
+    for engine in engines:
+        schemes = [s if engine != "simulated" or s != "tcp" else "retransmit" for s in SCHEMES]
+        words = ["--engine", engine, "--runs", str(runs), "--tokens", str(tokens)]
+        words += ["--seed", str(seed), "--schemes", ",".join(schemes)]
+        plan = plan_of(paper.SCENARIO, words)
+        cells = []
+        for condition in CONDITIONS:
+            knobs = plan.knobs | condition
+            network = network_for(paper.SCENARIO, knobs)
+            source = paper.SCENARIO.source_of(knobs)
+            name = ",".join(f"{key}={value:g}" for key, value in condition.items())
+            cells.append(Cell(name, replace(plan, network=network, knobs=knobs, source=source)))
+        console.print(f"Engine {engine}:", markup=False)
+        status = run_cells(cells, plan, out / engine, console)
+        folders += [out / engine / cell.name for cell in cells]
+        if status:
+            return status
+    found = agreement(load(folder) for folder in folders if folder.is_dir())
+    found.to_csv(out / "agreement.csv", index=False)
+    if as_json:
+        print(json.dumps({"rows": found.to_dict("records")}, default=str))
+    else:
+        Console(width=None if sys.stdout.isatty() else 124, highlight=False).print(table(found))
+    return int(strict and bool((found["verdict"] == "differs").any()))
