@@ -34,6 +34,16 @@ EXTRAS = {
         "eventlet>=0.36,<0.42",
         "ryu==4.34",
     ],
+    # Transports that others wrote, as baselines: HTTP with Server-Sent Events, WebSocket, QUIC.
+    "stacks": [
+        "aioquic>=1.7,<2",
+        "anyio>=4.8,<5",
+        "cryptography>=46,<51",
+        "httpx>=0.28,<1",
+        "starlette>=1.0,<2",
+        "uvicorn>=0.50,<1",
+        "websockets>=16,<17",
+    ],
     "test": [
         "hypothesis>=6.100,<7",
         "pytest>=8.2,<10",

@@ -183,6 +183,7 @@ for name in sys.argv[1:]: importlib.import_module(name)' "$@")
 check() {
     local missing
     local modules=(eloquent topologies apps scenarios analysis mininet.net ryu scapy.packet pandas)
+    [[ $1 != *stacks* ]] || modules+=(aioquic httpx starlette uvicorn websockets)
     [[ $1 != *model* ]] || modules+=(torch transformers gguf)
     missing=$(missing_programs)
     [[ -z $missing ]] || die "not on the PATH after installation: $missing"
@@ -211,7 +212,7 @@ up_to_date() {
 }
 
 main() {
-    local extras=(testbed controller test) model=1 dev=0 virtual=0
+    local extras=(testbed stacks controller test) model=1 dev=0 virtual=0
     while (($#)); do
         case $1 in
             --no-model) model=0 ;;

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from apps import stacks
 from apps.model import default_model, locate
 from apps.sources import MODEL_SPECS, SourceError, open_source
 from eloquent import schemes as eloquent_schemes
@@ -23,7 +24,7 @@ from topologies.channel import ChannelError
 from topologies.profile import NetworkProfile, ProfileError
 
 #: Transports beside the schemes of the protocol library.
-TRANSPORTS = ("tcp",)
+TRANSPORTS = tuple(stacks.names())
 ENGINES = ("emulated", "virtual", "simulated")
 #: What stands in for kernel TCP where there is no kernel.
 STAND_IN = {"tcp": "retransmit"}
@@ -150,7 +151,10 @@ def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[s
         else:
             default_model()
     else:
-        open_source(source, options.model)  # a broken file is an error now, not later
+        try:
+            open_source(source, options.model)  # a broken file is an error now, not later
+        except SourceError as error:
+            raise SourceError(f"--source: {error}") from None
     check_executor(options.executor)
     prompts = scenario.prompt_set() if options.prompts is None else load(options.prompts)
     network = network_for(scenario, knobs)
@@ -200,6 +204,10 @@ def _schemes(scenario: Scenario, options: argparse.Namespace) -> tuple[str, ...]
                     f"--schemes: {name} needs a kernel; the simulator's stand-in for TCP is "
                     f"{STAND_IN['tcp']}"
                 )
+            try:
+                stacks.create(name)  # a missing package is an error now, not later
+            except stacks.StackError as error:
+                raise UsageError(f"--schemes: {error}") from None
             continue
         try:
             eloquent_schemes.create(name)

@@ -23,7 +23,7 @@ from analysis.summary import SummaryError
 from apps.sources import SourceError
 from eloquent.wire import MAX_DATAGRAM
 from scenarios import manifest, report
-from scenarios.command import Plan
+from scenarios.command import TRANSPORTS, Plan
 from scenarios.limit import limit_stall_ratio
 from scenarios.link_check import LinkCheckError, check_links
 from scenarios.measurement import Measurement, MeasurementError, RunFiles, measure
@@ -37,6 +37,8 @@ from topologies.tap import TapError
 
 #: The server's ports: TCP on this one, each UDP scheme on one of its own from here on.
 FIRST_PORT = 4433
+#: The other transports have ports at which the analysis expects no records of ours.
+FIRST_STACK_PORT = 4450
 PROBE_PORT = 4999
 CONTROLLER_PORT = 6653
 #: A stream is given up after this long (s), and this much more for each of its tokens.
@@ -101,9 +103,11 @@ class Experiment:
         self.manifest: dict[str, Any] = manifest.describe(plan)
         self.details: list[dict[str, Any]] = []
         self.manifest["run_details"] = self.details
-        udp = [scheme for scheme in plan.schemes if scheme != "tcp"]
+        udp = [scheme for scheme in plan.schemes if scheme not in TRANSPORTS]
         self.ports = {scheme: FIRST_PORT + number for number, scheme in enumerate(udp)}
-        self.ports["tcp"] = FIRST_PORT
+        for number, scheme in enumerate(TRANSPORTS):
+            if scheme in plan.schemes:
+                self.ports[scheme] = FIRST_PORT if scheme == "tcp" else FIRST_STACK_PORT + number
 
     def log(self, name: str) -> Path:
         return self.folder.path / "logs" / name
@@ -228,7 +232,7 @@ class Experiment:
         plan = self.plan
         command = ["apps.server", "--host", self.network.server.IP(), "--tokens", str(plan.tokens)]
         for scheme, port in self.ports.items():
-            command += ["--tcp", str(port)] if scheme == "tcp" else ["--udp", f"{scheme}:{port}"]
+            command += ["--stack" if scheme in TRANSPORTS else "--udp", f"{scheme}:{port}"]
         command += ["--source", plan.source, "--device", plan.device]
         command += ["--log-dir", str(self.folder.path / "logs")]
         if plan.model is not None:
@@ -251,7 +255,8 @@ class Experiment:
         measured: Measurement = measure(
             files, self.choice, plan.network_engine, plan.scenario.theta
         )
-        detail["agreement"] = measured.agreement
+        if measured.agreement is not None:
+            detail["agreement"] = measured.agreement
         self.details.append(detail)
         self.folder.write_tokens(scheme, number, measured.tokens)
         for host, packets in measured.packets.items():
@@ -291,7 +296,7 @@ class Experiment:
             server_log,
             pcaps,
             offsets,
-            None if scheme == "tcp" else {key: after[key] - before[key] for key in after},
+            None if scheme in TRANSPORTS else {key: after[key] - before[key] for key in after},
         )
 
     def _server_datagrams(self, scheme: str) -> dict[str, int]:

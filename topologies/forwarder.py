@@ -248,10 +248,10 @@ class Forwarder:
             setattr(counts, reason, getattr(counts, reason) + 1)
             self._log(number, now, direction, len(frame), reason, due, None, None)
             return
-        fate = "ok"
+        fate, sent = "ok", frame
         if flip is not None:
-            fate, frame = "corrupt", _inverted(frame, flip)
-        self._push(due, direction, number, now, fate, flip, frame)
+            fate, sent = "corrupt", _inverted(frame, flip)
+        self._push(due, direction, number, now, fate, flip, sent)
         if copy_due is not None:
             self._push(copy_due, direction, number, now, "copy", None, frame)
 
@@ -281,7 +281,9 @@ class Forwarder:
             self._write(heapq.heappop(heap), now)
 
     def _write(self, frame: _Frame, now: float) -> None:
-        counts, fate = self._counts[frame.direction], frame.fate
+        # What entered before the last seed was not counted there, and is not counted here.
+        counts = self._counts[frame.direction] if frame.order >= self._first else Counts()
+        fate = frame.fate
         written: float | None = now
         try:
             os.write(self._devices[1 - frame.direction], frame.data)

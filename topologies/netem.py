@@ -22,6 +22,7 @@ import itertools
 import math
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from topologies import tc
@@ -125,6 +126,8 @@ class NetemLink(Link):
         self._follower = None
         for direction in self._stages:
             self._change(direction, self._still(direction))
+        if self._batch is not None:
+            self._batch.settle()  # or a late change meets the qdiscs of the next run
         self._check()
 
     def stats(self) -> dict[str, Any]:
@@ -188,6 +191,7 @@ class _Stage:
         self._seedable = tc.knows_seed()
         self._seed: int | None = None
         self._changes = 0
+        self._entrance, self._entered = source, 0
         self.notes: list[str] = []
         if self._neck is None:
             _redirect(source, device)
@@ -201,6 +205,7 @@ class _Stage:
 
     def reset(self, loss: float, seed: int) -> None:
         """New qdiscs: new random numbers, and counters at 0."""
+        self._entered = _arrivals(self._entrance)
         self._seed, self._changes = (seed if self._seedable else None), 0
         tc.run([tc.find("tc") or "tc", "qdisc", "del", "dev", self._device, "root"])
         words = netem_words(self._direction, loss, self._seed)
@@ -242,17 +247,24 @@ class _Stage:
         """Frames since the last reset, from the qdiscs' own counters.
 
         netem counts lost and overflowed frames as one; its queue is sized so that none overflow.
+        It also counts copies as frames: with duplication, those beyond what came in are copies.
         """
         delivered, lost, waiting = self._counters(self._device, "netem")
-        received, refused = delivered + lost + waiting, 0
+        received, refused, copies = delivered + lost + waiting, 0, 0
+        entered = received
         if self._neck is not None:
             passed, refused, queued = self._counters(self._neck, None)
-            received = passed + refused + queued
+            received, entered = passed + refused + queued, passed
+        elif self._direction.duplicate:
+            received = entered = _arrivals(self._entrance) - self._entered
+        if self._direction.duplicate:
+            copies = max(0, delivered + lost + waiting - entered)
         return {
             "received": received,
-            "delivered": delivered,
+            "delivered": delivered - copies,
             "lost": lost,
             "queue": refused,
+            "copies": copies,
             "dropped": 0,
         }
 
@@ -266,6 +278,11 @@ class _Stage:
             if qdisc.get("root") and kind in (None, qdisc.get("kind")):
                 return qdisc
         raise LinkError(f"link {self._link}: its qdisc on {device} has gone")
+
+
+def _arrivals(device: str) -> int:
+    """Frames that have come in at a device since it was made."""
+    return int(Path(f"/sys/class/net/{device}/statistics/rx_packets").read_text())
 
 
 def _root(device: str) -> list[str]:

@@ -25,6 +25,9 @@ def inexpressible(profile: LinkProfile) -> str | None:
         loss, neck = direction.loss, direction.bottleneck
         if loss and not loss.memoryless and not isinstance(loss, GilbertElliottPackets):
             return f"{where}: netem has no loss model {loss.kind}; the back end user has"
+        if direction.duplicate and direction.mean_loss:
+            # It draws the copy before the loss, and of a lost frame the copy gets through.
+            return f"{where}: netem has no duplicate beside loss; the back end user has"
         if direction.delay_trace:
             return f"{where}: netem has no delay trace; the back end user has"
         if neck and neck.trace:

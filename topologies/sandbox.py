@@ -24,6 +24,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,7 @@ def run(main: Callable[[], int]) -> int:
     alive_read, alive_write = os.pipe()
     child = 0
     stopping = False
+    alarm, begun = signal.getitimer(signal.ITIMER_REAL), time.monotonic()
 
     def forward(number: int, _frame: FrameType | None) -> None:
         nonlocal stopping
@@ -85,8 +87,9 @@ def run(main: Callable[[], int]) -> int:
             stopping = True
 
     def expire(_number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
+        if child:  # 0 would be the whole process group
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
 
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     old = {number: signal.signal(number, forward) for number in _SIGNALS}
@@ -108,6 +111,9 @@ def run(main: Callable[[], int]) -> int:
         child = 0
         for number, handler in old.items():
             signal.signal(number, handler)
+        if alarm[0]:  # the caller's own, such as the limit of a test
+            left = max(1e-3, alarm[0] - (time.monotonic() - begun))
+            signal.setitimer(signal.ITIMER_REAL, left, alarm[1])
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         for fd in (report_read, report_write, alive_read, alive_write):
             if fd >= 0:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
 from typing import Any
 
 from topologies.links import LinkError
+
+#: Seconds that a tc may take to catch up.
+_SETTLED_WITHIN = 5.0
 
 
 def find(tool: str) -> str | None:
@@ -58,7 +62,7 @@ class Batch:
         self._process = subprocess.Popen(
             [find("tc") or "tc", "-force", "-batch", "-"],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,  # a terminal's SIGINT is not for it
         )
@@ -70,8 +74,15 @@ class Batch:
             self._process.stdin.write(" ".join(words).encode() + b"\n")
             self._process.stdin.flush()
 
+    def settle(self) -> None:
+        """Wait until tc has carried out all that was sent, so that other tc commands come after."""
+        assert self._process.stdout is not None
+        self.send(["qdisc", "show", "dev", "lo"])  # answered by one line, in its turn
+        if select.select([self._process.stdout], [], [], _SETTLED_WITHIN)[0]:
+            os.read(self._process.stdout.fileno(), 4096)
+
     def check(self) -> str | None:
-        """What went wrong so far, on one line."""
+        """What went wrong so far, on one line. ``settle`` first to miss nothing."""
         ended = self._process.poll()
         self._errors.seek(0)
         errors = " ".join(self._errors.read().decode(errors="replace").split())
@@ -82,7 +93,9 @@ class Batch:
         if self._errors.closed:
             return
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
+        self._process.stdout.close()
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
