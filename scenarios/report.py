@@ -46,6 +46,8 @@ def finish(
     else:
         table = summary_table(results.summary, plan.baseline, plan.scenario.theta)
         Console(width=None if sys.stdout.isatty() else 124).print(table)
+        if plan.scenario.conclude is not None:
+            print(plan.scenario.conclude(results, plan.knobs))
     console.print(f"Results: {folder.path}", markup=False, soft_wrap=True)
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from scenarios.prompt_sets import PromptSet, load
 from topologies.profile import NetworkProfile
+
+if TYPE_CHECKING:  # pandas takes a while, and --help needs none of it
+    from analysis.results import Results
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,7 @@ class Scenario:
 
     ``workload`` gives the source of the tokens (as ``--source`` names it); its keyword arguments
     become options too. Without it the language model answers. ``engine`` is the default one.
+    ``conclude`` says more about the results than the summary does, from them and the parameters.
     """
 
     name: str
@@ -33,6 +38,7 @@ class Scenario:
     theta: float = 0.2
     workload: Callable[..., str] | None = None
     engine: str = "emulated"
+    conclude: Callable[[Results, Mapping[str, float]], str] | None = None
 
     def prompt_set(self) -> PromptSet:
         """The prompts of this scenario. Raises prompt_sets.PromptError: no such set."""

@@ -1,0 +1,146 @@
+"""All scenarios together: ``python -m scenarios --list``, ``run`` and ``agree``."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import pkgutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import scenarios
+from scenarios.scenario import Scenario
+
+_EXAMPLES = """examples:
+  python -m scenarios --list
+  sudo python -m scenarios run wifi_loss handover --runs 3
+  sudo python -m scenarios run --all --quick
+  python -m scenarios run --all --quick --engine virtual
+  python -m scenarios agree --engines simulated,virtual --runs 10
+"""
+
+
+def catalogue() -> dict[str, Scenario]:
+    """Every scenario in this folder, by name: a module with a ``SCENARIO``."""
+    found: dict[str, Scenario] = {}
+    for module in pkgutil.iter_modules(scenarios.__path__):
+        path = Path(scenarios.__path__[0]) / f"{module.name}.py"
+        if path.exists() and "\nSCENARIO = " in path.read_text():
+            scenario = importlib.import_module(f"scenarios.{module.name}").SCENARIO
+            found[scenario.name] = scenario
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scenarios",
+        description="Run several scenarios, or hold the engines against each other.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--list", action="store_true", help="name the scenarios")
+    commands = parser.add_subparsers(dest="command")
+    run = commands.add_parser(
+        "run", help="run scenarios one after the other", epilog="other options go to each scenario"
+    )
+    run.add_argument("names", nargs="*", metavar="NAME")
+    run.add_argument("--all", action="store_true", help="every scenario")
+    run.add_argument("--out", type=Path, help="folder for the results of all")
+    agree = commands.add_parser("agree", help="do the engines agree? same seeds on each")
+    agree.add_argument("--engines", default="simulated,virtual", help="(%(default)s)")
+    agree.add_argument("--runs", type=int, default=6, help="of each scheme and cell (%(default)s)")
+    agree.add_argument("--tokens", type=int, default=200, help="of each answer (%(default)s)")
+    agree.add_argument("--seed", type=int, default=1)
+    agree.add_argument("--out", type=Path, help="results folder; goes on with one that is there")
+    agree.add_argument("--json", action="store_true")
+    options, rest = parser.parse_known_args(arguments)
+    if options.list:
+        _list()
+        return 0
+    if options.command == "agree" and not rest:
+        return _agree(options)
+    if options.command != "run":
+        parser.error(f"unrecognised: {' '.join(rest)}" if rest else "say --list, run or agree")
+    names = list(catalogue()) if options.all else options.names
+    unknown = [name for name in names if name not in catalogue()]
+    if unknown or not names:
+        known = ", ".join(catalogue())
+        print(
+            f"error: no scenario {(unknown or ['?'])[0]!r}: use {known}, or --all", file=sys.stderr
+        )
+        return 2
+    return _run(names, rest, options.out)
+
+
+def _list() -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("name", "what", "parameters"):
+        table.add_column(header)
+    for name, scenario in catalogue().items():
+        knobs = ", ".join(f"{key} {value:g}" for key, value in scenario.knobs().items())
+        table.add_row(name, scenario.title, knobs)
+    Console().print(table)
+
+
+def _run(names: Sequence[str], options: Sequence[str], out: Path | None) -> int:
+    """Each scenario in a process of its own: one that fails does not end the others."""
+    folder = out or Path("results/all") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    folder.mkdir(parents=True, exist_ok=True)
+    statuses: dict[str, tuple[int, float]] = {}
+    for name in names:
+        print(f"== {name}", file=sys.stderr, flush=True)
+        file = Path(__file__).with_name(f"{name}.py")
+        started = time.monotonic()
+        command = [sys.executable, str(file), *options, "--out", str(folder / name)]
+        try:
+            status = subprocess.run(command, check=False).returncode
+        except KeyboardInterrupt:
+            return 130
+        statuses[name] = status, time.monotonic() - started
+    for name, (status, seconds) in statuses.items():
+        word = "ok" if status == 0 else f"FAILED ({status})"
+        print(f"{name:16} {word:12} {seconds:6.0f} s", file=sys.stderr)
+    print(f"Results: {folder}", file=sys.stderr)
+    return max((status for status, _ in statuses.values()), default=0)
+
+
+def _agree(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from scenarios import agreement
+    from scenarios.command import ENGINES, UsageError
+
+    engines = options.engines.split(",")
+    bad = [engine for engine in engines if engine not in ENGINES]
+    if bad:
+        print(f"error: no engine {bad[0]!r}: use {', '.join(ENGINES)}", file=sys.stderr)
+        return 2
+    try:
+        return agreement.run(
+            engines,
+            options.out or Path("results/agree") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}",
+            runs=options.runs,
+            tokens=options.tokens,
+            seed=options.seed,
+            as_json=options.json,
+            strict=True,
+            console=Console(stderr=True),
+        )
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
