@@ -12,6 +12,7 @@ from setuptools import setup
 EXTRAS = {
     # Networks, captures, tables and pictures. Mininet and Open vSwitch are Debian packages.
     "testbed": [
+        "jinja2>=3.1,<4",
         "matplotlib>=3.9,<4",
         "numpy>=2.0,<3",
         "pandas>=3.0,<4",
@@ -45,6 +46,7 @@ EXTRAS = {
         "websockets>=16,<17",
     ],
     "test": [
+        "distributed>=2025.1,<2028",
         "hypothesis>=6.100,<7",
         "pytest>=8.2,<10",
         "pytest-timeout>=2.3,<3",

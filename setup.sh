@@ -17,7 +17,7 @@ missing, and nothing when nothing is. Details of a run go to setup.log.
               recorded traces only (--source trace). torch is large: 0.2 GB to
               download as the CPU build, 3 GB as the CUDA build that pip takes by
               default on x86_64.
-  --dev       with ruff, mypy and pre-commit
+  --dev       with ruff, mypy, pre-commit, and tshark and Chromium, which tests use
   --help      this text
 USAGE
 }
@@ -33,6 +33,7 @@ DEBIAN_PACKAGES=(
 )
 # What the guest kernel is built from, and with.
 VIRTUAL_PACKAGES=(gcc make libc6-dev flex bison bc xz-utils)
+DEV_PACKAGES=(tshark chromium) # for the tests of the dissector and of the report's page
 KERNEL_SOURCES=(linux-source-6.12 linux-source) # the first that there is
 PROGRAMS=(mnexec ovs-vswitchd ovsdb-server ovs-vsctl ethtool ip tc ping tcpdump)
 
@@ -261,6 +262,11 @@ main() {
 
     local packages=("${DEBIAN_PACKAGES[@]}")
     [[ $all != *virtual* ]] || packages+=("${VIRTUAL_PACKAGES[@]}")
+    if [[ ,$all, == *,dev,* ]]; then
+        for extra in "${DEV_PACKAGES[@]}"; do # Ubuntu has Chromium as a snap only
+            ! apt-cache show "$extra" >/dev/null 2>&1 || packages+=("$extra")
+        done
+    fi
     mapfile -t missing < <(missing_debian_packages "${packages[@]}")
     if ((${#missing[@]})); then
         step "Debian packages" install_debian_packages "${missing[@]}"
@@ -279,6 +285,9 @@ main() {
     { fingerprint && echo "$all"; } >"$STAMP.new"
     mv "$STAMP.new" "$STAMP"
     [[ -z ${SUDO_UID:-} || $SUDO_UID == 0 ]] || give_to_invoking_user
+    echo "What this machine can do:"
+    (cd "$HERE" && "$VENV/bin/python" -m topologies.doctor --quick 9>&-) ||
+        echo "Some of what is needed is missing: see the lines above." >&2
     local next="scenarios/wifi_loss.py"
     [[ $all == *model* ]] || next+=" --source trace"
     echo "Ready after $SECONDS s. Next: sudo .venv/bin/python $next"

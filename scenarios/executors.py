@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 #: Jobs that are handed over ahead of the one whose result is waited for, per core.
 _AHEAD = 16
@@ -68,7 +68,7 @@ def _executor(spec: str) -> Iterator[Executor]:
             "the executor dask needs the package distributed: pip install 'distributed>=2025'"
         ) from None
     try:
-        client = Client(rest, timeout="10s")
+        client: Any = Client(rest, timeout="10s")  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
         raise ExecutorError(f"no Dask scheduler answers at {rest}: {error}") from None
     with client:

@@ -198,8 +198,10 @@ def _row(job: Job, answer: Answer) -> dict[str, Any]:
     )
     count = len(answer.n_bytes)
     limit = limit_stall_ratio(answer.generated_at, job.network, job.seed, job.theta)
-    names = ("stall_ratio", "gap_share", "gap_p50", "gap_p95", "gap_p99", "ttft")
-    names += ("delay_p50", "delay_p95", "generation_stall_ratio")
+    names = (
+        *("stall_ratio", "gap_share", "gap_p50", "gap_p95", "gap_p99", "ttft"),
+        *("delay_p50", "delay_p95", "generation_stall_ratio"),
+    )
     return {
         "scenario": job.scenario,
         "scheme": job.scheme,

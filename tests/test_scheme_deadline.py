@@ -1,4 +1,4 @@
-"""The scheme `eloquent-deadline`: when it refreshes, and what that costs. By hand and by simulation.
+"""The scheme `eloquent-deadline`: when it refreshes, by hand, and what that costs, by simulation.
 
 One way takes 20 ms and tokens come every 45 ms, so the reader sees token 19 at 19 x 45 + 20 ms and
 stalls 200 ms later. A refresh that is to arrive 0.5 ms before that leaves 199.5 ms after token 19.

@@ -166,7 +166,7 @@ def test_mosh_takes_for_lost_what_is_a_timeout_and_100_ms_old() -> None:
     sender.push(b"0", 0.0)
     sender.datagrams(0.0)
     sender.receive(Ack(1, 0, False, 1, 7, 0, ()), 0.05)
-    for n, now in ((1, 1.0), (2, 1.1)):
+    for now in (1.0, 1.1):
         sender.push(b"x" * 150, now)
         assert len(sender.datagrams(now)) == 1
     sender.push(b"new", 1.2)

@@ -204,9 +204,7 @@ def test_an_outage_stops_the_sender_after_ten_segments() -> None:
     assert len(late) == 17
 
 
-@pytest.mark.parametrize(
-    ("losses", "window"), [((), 10), ((10,), 7), ((10, 12), 7), ((10, 25), 4)]
-)
+@pytest.mark.parametrize(("losses", "window"), [((), 10), ((10,), 7), ((10, 12), 7), ((10, 25), 4)])
 def test_the_window_is_cut_by_0_7_once_a_round(losses: tuple[int, ...], window: int) -> None:
     """How many segments leave in an outage tells it: 10, 7 or 4.9. RTT and spacing hold three.
 
