@@ -68,6 +68,15 @@ def test_nothing_ever_passes_a_closed_channel(loss: LossModel) -> None:
     check([0.0, 1.0], network(Direction(loss=loss)), [math.nan, math.nan])
 
 
+def test_behind_a_closed_channel_nothing_matters(tmp_path: Path) -> None:
+    (tmp_path / "cell").write_text("20\n")
+    cell = Bottleneck(trace=DeliveryTrace(str(tmp_path / "cell")), queue_packets=9)
+    trace = _delays(tmp_path, "0,0.2\n0.1,0.01\n")
+    access = Direction(delay_trace=trace, bottleneck=cell)
+    closed = Direction(delay_trace=trace, loss=Bernoulli(1.0))
+    check([0.0, 1.0], network(access, closed), [math.nan, math.nan])
+
+
 def test_gaps_are_waited_for() -> None:
     loss = Gaps(((0.1, 0.3), (0.5, 0.6)))
     generated = [0.0, 0.05, 0.15, 0.2, 0.31, 0.55]
