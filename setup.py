@@ -50,6 +50,7 @@ EXTRAS = {
         "hypothesis>=6.100,<7",
         "pytest>=8.2,<10",
         "pytest-timeout>=2.3,<3",
+        "pytest-xdist>=3.6,<4",
     ],
     "dev": [
         "mypy>=2.4,<2.5",

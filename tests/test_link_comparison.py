@@ -1,7 +1,7 @@
 """Both link back ends carry out one profile, and what comes of it must be told apart by nobody.
 
-Random outcomes are compared by two-sample tests at the level ALPHA, others by the tolerance that
-each test names. In a guest's virtual time, both are the same in every run:
+Random outcomes are compared by two-sample tests, others by the tolerance that each test names.
+The draws of `user` are seeded; those of netem need not be, so ALPHA is each test's false alarm.
 
 python -m topologies.guest -- python -m pytest -m netem tests/test_link_comparison.py
 

@@ -44,7 +44,7 @@ def test_the_scheme_example_delivers_everything() -> None:
     assert [token.data for token in network.received] == tokens
     sent = [decode(datagram) for _, way, datagram in network.log if way == "down"]
     carried = [len(message.tokens) for message in sent if isinstance(message, Data)]
-    assert sum(carried) > 2 * len(carried)  # it really carries some of the last three
+    assert max(carried) >= 4 and carried.count(1) < len(carried)  # three more go along
 
 
 @pytest.mark.emulation
