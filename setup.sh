@@ -83,7 +83,10 @@ require_python() {
     local version
     version=$("$PYTHON" -c 'import sys; print(*sys.version_info[:2], sep=".")')
     "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-        die "Python >= 3.11 is needed, but $PYTHON is $version; use Debian 12 or newer"
+        die "Python 3.11 is needed, but $PYTHON is $version; use Debian 12"
+    "$PYTHON" -c 'import sys; sys.exit(sys.version_info >= (3, 12))' ||
+        die "Python 3.11 is needed, but $PYTHON is $version, on which Ryu's last release does not \
+build; use Debian 12, in a virtual machine for example (vagrant up)"
 }
 
 missing_debian_packages() {
