@@ -5,6 +5,9 @@ today; this one puts back the single name that Ryu misses and runs :mod:`apps.le
 
 Standard output carries one JSON object a line: ``listening``, then ``connected`` (with the
 switch's ports) and ``disconnected`` for each switch. The log goes to ``--log`` or standard error.
+
+With ``--control SOCKET`` it listens at a Unix socket for one JSON object a line: ``paths``,
+``move``, ``state`` and ``counters``, answered by one each; :mod:`apps.path_switch` says how.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import socket
+import stat
 import sys
 import time
 import warnings
@@ -22,21 +27,29 @@ class ControllerError(RuntimeError):
     """The controller cannot be started. The message is one line."""
 
 
-def run(port: int, host: str = "0.0.0.0", stats: str | None = None, interval: float = 1.0) -> None:
+def run(
+    port: int,
+    host: str = "0.0.0.0",
+    stats: str | None = None,
+    interval: float = 1.0,
+    control: str | None = None,
+) -> None:
     """Run the controller until it is interrupted.
 
     Args:
         port: TCP port for OpenFlow; host: address to listen at.
         stats: CSV file for the statistics, overwritten; None polls nothing.
         interval: seconds between two polls.
+        control: path of the Unix socket to be controlled through; None: nobody does.
 
     Raises:
-        ControllerError: the port is taken, the file cannot be written, or Ryu is missing.
+        ControllerError: the port is taken, a file cannot be written, or Ryu is missing.
     """
     if not interval > 0:
         raise ControllerError(f"the poll interval must be > 0 s, not {interval}")
     _check_port(host, port)
     _check_writable(stats)
+    _check_control(control)
     try:
         with warnings.catch_warnings():
             # Eventlet warns that it is deprecated: known, and nothing that a reader could change.
@@ -57,6 +70,8 @@ def run(port: int, host: str = "0.0.0.0", stats: str | None = None, interval: fl
     options = ["--ofp-listen-host", host, "--ofp-tcp-listen-port", str(port)]
     if stats is not None:
         options += ["--stats-file", stats, "--stats-interval", str(interval)]
+    if control is not None:
+        options += ["--control-socket", control]
     cfg.CONF(args=options, project="ryu", default_config_files=[])
     print(json.dumps({"event": "listening", "port": port, "time": time.monotonic()}), flush=True)
     AppManager.run_apps(["apps.learning_switch", "ryu.controller.ofp_handler"])
@@ -82,6 +97,25 @@ def _check_writable(path: str | None) -> None:
             raise ControllerError(f"cannot write statistics to {path}: {error.strerror}") from None
 
 
+def _check_control(path: str | None) -> None:
+    """Try the socket: its green thread would only log the failure, as Ryu's does."""
+    if path is None:
+        return
+    try:
+        if os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise ControllerError(f"cannot listen at {path}: a file that is no socket is there")
+        with socket.socket(socket.AF_UNIX) as probe:
+            if os.path.exists(path):
+                if probe.connect_ex(path) == 0:
+                    raise ControllerError(f"cannot listen at {path}: another controller does")
+                os.unlink(path)  # left by one that was killed
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(path)
+    except OSError as error:
+        raise ControllerError(f"cannot listen at {path}: {error.strerror or error}") from None
+    os.unlink(path)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m apps.controller", description=__doc__)
@@ -89,6 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--host", default="0.0.0.0", help="address to listen at (default all)")
     parser.add_argument("--stats", metavar="FILE", help="CSV for port and flow statistics")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between polls")
+    parser.add_argument("--control", metavar="SOCKET", help="Unix socket for commands")
     parser.add_argument("--log", metavar="FILE", help="log file (default: standard error)")
     options = parser.parse_args(arguments)
     try:
@@ -97,7 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
             level=logging.INFO,
             format="%(asctime)s %(name)s %(levelname)s %(message)s",
         )
-        run(options.port, options.host, options.stats, options.interval)
+        run(options.port, options.host, options.stats, options.interval, options.control)
     except ControllerError as error:
         print(f"error: {error}", file=sys.stderr)
         logging.getLogger(__name__).error("%s", error)

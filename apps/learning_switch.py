@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import socket
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ryu import cfg
@@ -24,10 +27,13 @@ from ryu.lib import hub
 from ryu.lib.mac import haddr_to_str
 from ryu.ofproto import ofproto_v1_3
 
+from apps.path_switch import MARK_MASK, Count, PathError, PathSwitch, Rule
+
 cfg.CONF.register_cli_opts(
     [
         cfg.StrOpt("stats-file", default=None, help="CSV file for port and flow statistics"),
         cfg.FloatOpt("stats-interval", default=1.0, help="seconds between two polls"),
+        cfg.StrOpt("control-socket", default=None, help="Unix socket for apps.path_switch"),
     ]
 )
 
@@ -56,6 +62,8 @@ COLUMNS = (
     "duration",  # seconds that the flow has been installed
 )
 _ETHERTYPE_LLDP = b"\x88\xcc"
+#: Seconds in which a switch must answer.
+_PATIENCE = 5.0
 
 
 class LearningSwitch(RyuApp):
@@ -80,6 +88,11 @@ class LearningSwitch(RyuApp):
             self._csv.writeheader()
             self._file.flush()
             self._poller = hub.spawn(self._poll)
+        self._answers: dict[tuple[int, int], Any] = {}
+        self._counted: dict[tuple[int, int], list[Count]] = {}
+        self._paths = PathSwitch(self)
+        if cfg.CONF.control_socket:
+            self._control = hub.spawn(self._listen, cfg.CONF.control_socket)
 
     @set_ev_cls(ofp_event.EventOFPSwitchFeatures, CONFIG_DISPATCHER)
     def _features(self, event: Any) -> None:
@@ -97,6 +110,8 @@ class LearningSwitch(RyuApp):
             self._ports_of[datapath.id] = {}
             datapath.send_msg(datapath.ofproto_parser.OFPPortDescStatsRequest(datapath, 0))
         elif self._switches.pop(datapath.id, None):
+            for port in [port for port in self._port_names if port[0] == datapath.id]:
+                del self._port_names[port]
             self._event("disconnected", datapath.id)
 
     @set_ev_cls(ofp_event.EventOFPPortDescStatsReply, MAIN_DISPATCHER)
@@ -154,6 +169,7 @@ class LearningSwitch(RyuApp):
                 out_port=ofproto.OFPP_ANY,
                 out_group=ofproto.OFPG_ANY,
                 match=parser.OFPMatch(eth_dst=address),
+                cookie_mask=MARK_MASK,  # learned flows have cookie 0; paths are not for us
             )
         )
 
@@ -184,6 +200,8 @@ class LearningSwitch(RyuApp):
 
     @set_ev_cls(ofp_event.EventOFPFlowStatsReply, MAIN_DISPATCHER)
     def _flow_stats(self, event: Any) -> None:
+        if self._take_counts(event.msg):
+            return
         rows = []
         for stat in event.msg.body:
             outputs = [
@@ -205,6 +223,119 @@ class LearningSwitch(RyuApp):
                 }
             )
         self._write(event.msg.datapath, "flow", rows)
+
+    # -- for apps.path_switch --------------------------------------------------------------------
+
+    def _listen(self, path: str) -> None:
+        # eventlet's, so that waiting for a line does not stop the other green threads.
+        import eventlet
+
+        if os.path.exists(path):
+            os.unlink(path)  # of a controller that was killed
+        server = eventlet.listen(path, family=socket.AF_UNIX)
+        while True:
+            connection, _ = server.accept()
+            hub.spawn(self._serve, connection)
+
+    def _serve(self, connection: Any) -> None:
+        try:
+            with connection, connection.makefile("rw", encoding="utf-8") as lines:
+                for line in lines:
+                    answer = self._paths.handle(line)
+                    self.logger.info("control %s -> %s", line.strip(), answer)
+                    lines.write(json.dumps(answer) + "\n")
+                    lines.flush()
+        except (OSError, UnicodeDecodeError) as error:
+            self.logger.warning("control connection ended: %s", error)
+
+    def ports(self) -> Mapping[str, tuple[int, int]]:
+        return {name: port for port, name in self._port_names.items()}
+
+    def add(self, rule: Rule) -> None:
+        datapath = self._connected(rule.datapath)
+        parser, ofproto = datapath.ofproto_parser, datapath.ofproto
+        actions = [] if rule.output is None else [parser.OFPActionOutput(rule.output)]
+        datapath.send_msg(
+            parser.OFPFlowMod(
+                datapath=datapath,
+                cookie=rule.cookie,
+                priority=rule.priority,
+                match=parser.OFPMatch(**rule.match),
+                # Its last counters come with the word that it is gone (section 6.4).
+                flags=ofproto.OFPFF_SEND_FLOW_REM,
+                instructions=[parser.OFPInstructionActions(ofproto.OFPIT_APPLY_ACTIONS, actions)],
+            )
+        )
+
+    def remove(self, datapath: int, cookie: int, mask: int) -> None:
+        switch = self._connected(datapath)
+        parser, ofproto = switch.ofproto_parser, switch.ofproto
+        switch.send_msg(
+            parser.OFPFlowMod(
+                datapath=switch,
+                cookie=cookie,
+                cookie_mask=mask,
+                command=ofproto.OFPFC_DELETE,
+                out_port=ofproto.OFPP_ANY,
+                out_group=ofproto.OFPG_ANY,
+                match=parser.OFPMatch(),
+            )
+        )
+
+    def barrier(self, datapath: int) -> None:
+        switch = self._connected(datapath)
+        self._ask(switch, switch.ofproto_parser.OFPBarrierRequest(switch))
+
+    def counts(self, datapath: int, cookie: int, mask: int) -> list[Count]:
+        switch = self._connected(datapath)
+        request = switch.ofproto_parser.OFPFlowStatsRequest(
+            switch, cookie=cookie, cookie_mask=mask
+        )
+        found: list[Count] = self._ask(switch, request)
+        return found
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        hub.spawn_after(seconds, function)
+
+    def _connected(self, datapath: int) -> Any:
+        if datapath not in self._switches:
+            raise PathError(f"switch {datapath:016x} is not connected")
+        return self._switches[datapath]
+
+    def _ask(self, datapath: Any, request: Any) -> Any:
+        """Send a request and wait for what the handler of its answer hands over."""
+        datapath.set_xid(request)
+        key = datapath.id, request.xid
+        answer = self._answers[key] = hub.Queue()
+        try:
+            datapath.send_msg(request)
+            return answer.get(timeout=_PATIENCE)
+        except hub.QueueEmpty:
+            raise PathError(f"switch {key[0]:016x} did not answer in {_PATIENCE:g} s") from None
+        finally:
+            del self._answers[key]
+            self._counted.pop(key, None)
+
+    @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN_DISPATCHER)
+    def _barrier_reply(self, event: Any) -> None:
+        if answer := self._answers.get((event.msg.datapath.id, event.msg.xid)):
+            answer.put(None)
+
+    @set_ev_cls(ofp_event.EventOFPFlowRemoved, MAIN_DISPATCHER)
+    def _flow_removed(self, event: Any) -> None:
+        message = event.msg
+        self._paths.removed(Count(message.cookie, message.packet_count, message.byte_count))
+
+    def _take_counts(self, message: Any) -> bool:
+        """Whether these statistics were asked for by ``counts``, not by the poll."""
+        key = message.datapath.id, message.xid
+        if key not in self._answers:
+            return False
+        counts = self._counted.setdefault(key, [])
+        counts += [Count(s.cookie, s.packet_count, s.byte_count) for s in message.body]
+        if not message.flags & message.datapath.ofproto.OFPMPF_REPLY_MORE:
+            self._answers[key].put(counts)
+        return True
 
     def _write(self, datapath: Any, kind: str, rows: list[dict[str, Any]]) -> None:
         if self._file is None:

@@ -1,0 +1,373 @@
+"""Runs of the shared cell: bulk flows first, then the readers, then the overload."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import random
+import re
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+
+from analysis.fairness import FairnessError
+from analysis.results import ResultsError, ResultsFolder
+from apps.sources import ScheduledSource, SourceError, open_source
+from scenarios import cell_measure, cell_report, manifest
+from scenarios.cell_network import ARRIVALS, OVERLOAD, WARM_UP, Timetable, timetable
+from scenarios.cell_network import topology as cell_topology
+from scenarios.cell_network import write_trace
+from scenarios.cell_measure import ClientFiles, RunFiles
+from scenarios.command import TRANSPORTS, Plan
+from scenarios.emulated import EXPECTED_ERRORS
+from scenarios.measurement import MeasurementError
+from scenarios.processes import JsonProcess, ProcessFailed, last_lines
+from scenarios.progress import progress_bar
+from scenarios.report import run_seed
+from topologies import sandbox
+from topologies.backends import choose
+from topologies.catalogue import Network, NetworkError, TopologyError, build
+from topologies.channel import subseed
+from topologies.openvswitch import OpenVSwitch, datapath
+
+MIXED = "mixed"
+FIRST_PORT, FIRST_STACK_PORT, BULK_PORT = 4433, 4450, 5201
+#: Beyond its answer's length, a client may take this long (s).
+_PATIENCE = 120.0
+#: The round trip over the idle cell may differ by this much (s) from the profiles': each of the
+#: two links is a process that wakes up when a frame is due.
+_RTT_TOLERANCE = 0.01
+_PINGS = 10
+
+ERRORS = (*EXPECTED_ERRORS, FairnessError, NetworkError, TopologyError)
+
+
+def start(plan: Plan, out: Path | None) -> int:
+    """Run the plan with its engine; returns the exit status."""
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    folder = out or Path("results") / plan.scenario.name / stamp
+    if plan.engine == "virtual":
+        from scenarios.virtual import run as run_virtual
+
+        return run_virtual(plan, folder)
+    try:
+        return sandbox.run(lambda: run(plan, folder))
+    except sandbox.SandboxError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def run(plan: Plan, out: Path) -> int:
+    """Run the plan inside a sandbox; whatever was measured is kept."""
+    console = Console(stderr=True)
+    try:
+        folder = ResultsFolder.create(out)
+    except ResultsError as error:
+        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        return 2
+    warnings.showwarning = lambda message, *_: console.print(f"warning: {message}", markup=False)
+    experiment = Experiment(plan, folder, console)
+    status = 0
+    try:
+        experiment.run()
+    except KeyboardInterrupt:
+        console.print("Interrupted: finished runs are kept.")
+        status = 130
+    except ERRORS as error:
+        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        status = 1
+    experiment.manifest["finished"] = status == 0
+    folder.write_manifest(experiment.manifest)
+    try:
+        folder.consolidate()
+        cell_report.finish(plan, folder, experiment.tables, console, pictures=status != 130)
+    except ERRORS as error:
+        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        status = status or 1
+    return status
+
+
+class Experiment:
+    """One results folder in the making."""
+
+    def __init__(self, plan: Plan, folder: ResultsFolder, console: Console) -> None:
+        self.plan, self.folder, self.console = plan, folder, console
+        self.clients = [f"client{n}" for n in range(1, int(plan.knobs["clients"]) + 1)]
+        self.flows = int(plan.knobs["flows"])
+        kinds = [MIXED] if plan.knobs["mixed"] and len(plan.schemes) > 1 else []
+        self.kinds = [*plan.schemes, *kinds]
+        self.ports = {
+            name: FIRST_STACK_PORT + n if name in TRANSPORTS and name != "tcp" else FIRST_PORT + n
+            for n, name in enumerate(plan.schemes)
+        }
+        self.tables: dict[str, pd.DataFrame] = {}
+        self.manifest: dict[str, Any] = manifest.describe(plan)
+        self.details: list[dict[str, Any]] = []
+        self.manifest["run_details"] = self.details
+        self.times = self._timetable()
+
+    def log(self, name: str) -> Path:
+        return self.folder.path / "logs" / name
+
+    def prompt(self, client: str, number: int) -> str:
+        """A reader's own, so that the server's log of its answer can be told from the others'."""
+        return f"{self.plan.prompts.of_run(number)} ({client})"
+
+    def _timetable(self) -> Timetable:
+        source = open_source(self.plan.source)
+        if not isinstance(source, ScheduledSource):
+            raise SourceError(f"the times of source {self.plan.source!r} are not known beforehand")
+        tokens, _ = source.schedule(self.prompt(self.clients[0], 1), self.plan.tokens)
+        return timetable(tokens[-1][0], self.plan.knobs["overload"] > 0)
+
+    # -- the whole -------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Set the network up, measure everything, take it down."""
+        plan = self.plan
+        self.folder.write_manifest(self.manifest)
+        stack = contextlib.ExitStack()
+        self._start(stack)
+        order = random.Random(plan.seed)
+        with progress_bar(self.console) as progress:
+            task = progress.add_task("", total=plan.runs * len(self.kinds))
+            for number in range(1, plan.runs + 1):
+                # A fixed order would give the same scheme the same place in any drift.
+                for kind in order.sample(self.kinds, len(self.kinds)):
+                    progress.update(task, description=f"run {number}/{plan.runs} {kind}")
+                    self._one(kind, number)
+                    progress.advance(task)
+        stack.close()  # after an error or Ctrl-C all ends with the sandbox
+
+    def _start(self, stack: contextlib.ExitStack) -> None:
+        plan, trace = self.plan, None
+        if self.times.overload is not None:
+            trace = self.folder.path / "cell.trace"
+            rate, reduced = 1e6 * plan.knobs["rate"], 1e3 * plan.knobs["overload"]
+            write_trace(trace, rate, reduced, self.times.overload)
+        shape = cell_topology(plan.network, len(self.clients), trace)
+        choice = choose(plan.link, *shape.profiles.values())
+        self.link = choice.name
+        stack.enter_context(OpenVSwitch())
+        kind = datapath()
+        self.console.print(
+            f"Link: {choice.name} ({choice.reason}). Switches: Open vSwitch, {kind} datapath.",
+            **_PLAIN,
+        )
+        self.network: Network = build(shape, choice, datapath=kind)
+        stack.callback(self.network.stop)
+        self.network.start()
+        self.network.wait_connected(30)
+        for host in self.network.hosts.values():
+            host.cmd("sysctl -qw net.ipv4.tcp_no_metrics_save=1")
+        server = self.network.server
+        self.captures = {
+            name: self._process(
+                stack, name, f"capture-{name}", "apps.capture", "--interface", _card(self, name)
+            )
+            for name in ("server", *self.clients)
+        }
+        self.bulk = self._process(
+            *(stack, "server", "bulk", "apps.bulk"),
+            *("send", "--host", server.IP(), "--port", str(BULK_PORT)),
+        )
+        self.bulk.expect("ready", timeout=30)
+        self.server = self._process(stack, "server", "server", *self._server_words())
+        ready = self.server.expect("ready", timeout=60)
+        self.manifest |= {
+            "link": choice.name,
+            "link_reason": choice.reason,
+            "datapath": kind,
+            "source": ready["source"],
+            "bulk": {"flows": self.flows, "congestion_control": "cubic"},
+            "timetable": vars(self.times) | {"arrivals": ARRIVALS, "clock": "since the channel's"},
+            "topology": {name: link.to_dict() for name, link in shape.profiles.items()},
+            "assumptions": {"warm_up": WARM_UP, "overload": OVERLOAD, "arrivals": ARRIVALS},
+            "idle_rtt": self._check_idle(),
+        }
+        self.folder.write_manifest(self.manifest)
+
+    def _process(
+        self, stack: contextlib.ExitStack, host: str, name: str, *words: str
+    ) -> JsonProcess:
+        command = [sys.executable, "-m", *words]
+        popen = self.network.hosts[host].popen
+        process = JsonProcess(popen, command, name, self.log(f"{name}.log"))
+        stack.callback(process.stop)
+        return process
+
+    def _server_words(self) -> list[str]:
+        plan = self.plan
+        words = ["apps.server", "--host", self.network.server.IP(), "--tokens", str(plan.tokens)]
+        for scheme, port in self.ports.items():
+            words += ["--stack" if scheme in TRANSPORTS else "--udp", f"{scheme}:{port}"]
+        return [*words, "--source", plan.source, "--log-dir", str(self.folder.path / "logs")]
+
+    def _check_idle(self) -> float:
+        """The round trip of a client over the idle cell must be what the profiles say."""
+        network = self.network
+        ends = (self.plan.network.access, self.plan.network.server)
+        said = sum(end.direction(way).mean_delay for end in ends for way in ("up", "down"))
+        for link in network.links.values():
+            link.seed(self.plan.seed)
+            link.start_epoch(time.monotonic())  # the trace's first part is the full rate
+        seen = min(self._ping(name) for name in self.clients)
+        if abs(seen - said) > _RTT_TOLERANCE:
+            raise MeasurementError(
+                f"link {self.plan.network.access.name}: its round trip is {1e3 * seen:.1f} ms, the "
+                f"profiles say {1e3 * said:.1f} ms"
+            )
+        return seen
+
+    def _ping(self, name: str) -> float:
+        words = ["ping", "-n", "-c", str(_PINGS), "-i", "0.05", "-W", "2"]
+        ping = self.network.hosts[name].popen(
+            [*words, self.network.server.IP()], stdin=subprocess.DEVNULL, text=True
+        )
+        output, _ = ping.communicate(timeout=60)
+        times = [float(found) / 1e3 for found in re.findall(r"time=([0-9.]+) ms", output)]
+        if not times:
+            raise MeasurementError(f"{name} gets no answer from the server over the idle cell")
+        return min(times)
+
+    # -- one run ---------------------------------------------------------------------------------
+
+    def _one(self, kind: str, number: int) -> None:
+        seed = run_seed(self.plan.seed, number)
+        files = self._traffic(kind, number, seed)
+        detail: dict[str, Any] = {"scheme": kind, "run": number, "seed": seed}
+        detail["links"] = {name: link.stats() for name, link in self.network.links.items()}
+        self.details.append(detail)
+        measured = cell_measure.measure(
+            files, self.plan, self.link, detail["links"]["cell"]["down"]
+        )
+        for host, packets in measured.packets.items():
+            self.folder.write_packets(kind, number, host, packets)
+        self.folder.append_summary(measured.row)
+        for name, table in measured.tables.items():
+            before = self.tables.get(name)
+            whole = table if before is None else pd.concat([before, table], ignore_index=True)
+            self.tables[name] = whole
+            cell_report.write_table(self.folder.path / f"{name}.csv", whole)
+        self.folder.write_manifest(self.manifest)
+
+    def _traffic(self, kind: str, number: int, seed: int) -> RunFiles:
+        """All flows of one run, from the first bulk segment to the last reader's last token."""
+        speaks = self._speakers(kind)
+        starts = random.Random(subseed(seed, "arrivals"))
+        arrivals = sorted(starts.uniform(0, ARRIVALS) for _ in self.clients)
+        name = f"{kind.replace(':', '_')}-run{number:02}"
+        pcaps = {h: self.folder.path / "pcap" / f"{name}-{h}.pcapng" for h in self.captures}
+        offsets: dict[str, float] = {}
+        for host, capture in self.captures.items():
+            capture.request(f"start {pcaps[host]}")
+        for link in self.network.links.values():
+            link.seed(seed)
+        with self._sinks():
+            epoch = time.monotonic()
+            for link in self.network.links.values():
+                link.start_epoch(epoch)
+            self.bulk.request("start")
+            files = self._ask(name, number, speaks, [epoch + WARM_UP + a for a in arrivals])
+            self.bulk.send("stop")
+            samples = self.bulk.expect("stopped", timeout=30)["samples"]
+        for link in self.network.links.values():
+            link.stop_epoch()
+        self.server.send("end")
+        self.server.expect("end", timeout=10)
+        time.sleep(0.5)  # the last packets cross the queue and reach both captures
+        for host, capture in self.captures.items():
+            stopped = capture.request("stop", timeout=60)
+            if stopped["dropped"]:
+                raise MeasurementError(f"the capture on {host} dropped {stopped['dropped']} packets")
+            offsets[host] = stopped["offset"]
+        return RunFiles(kind, number, seed, epoch, self.times, files, samples, pcaps, offsets)
+
+    def _speakers(self, kind: str) -> dict[str, str]:
+        """What each client speaks."""
+        schemes = self.plan.schemes if kind == MIXED else (kind,)
+        return {client: schemes[n % len(schemes)] for n, client in enumerate(self.clients)}
+
+    @contextlib.contextmanager
+    def _sinks(self) -> Iterator[None]:
+        host, address = self.network.hosts["cross"], self.network.server.IP()
+        words = [sys.executable, "-m", "apps.bulk", "receive", address, "--port", str(BULK_PORT)]
+        errors = self.log("sinks.log")
+        with errors.open("ab") as stderr, contextlib.ExitStack() as stack:
+            sinks = []
+            for _ in range(self.flows):
+                sink = host.popen(
+                    words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr
+                )
+                stack.callback(_end, sink)
+                sinks.append(sink)
+            self.bulk.send(f"flows {self.flows}")
+            try:
+                self.bulk.expect("flows", timeout=30)
+            except ProcessFailed as error:
+                raise ProcessFailed(f"{error}; {last_lines(errors)}") from None
+            yield
+
+    def _ask(
+        self, name: str, number: int, speaks: dict[str, str], due: list[float]
+    ) -> list[ClientFiles]:
+        """Let every client ask at its time, and wait for all of them."""
+        patience = due[-1] - time.monotonic() + self.times.measured_to + _PATIENCE
+        asked: dict[str, ClientFiles] = {}
+        with contextlib.ExitStack() as stack:
+            running = {}
+            for (client, scheme), at in zip(speaks.items(), due, strict=True):
+                time.sleep(max(0.0, at - time.monotonic()))
+                prompt = self.prompt(client, number)
+                log = self.log(f"{name}-{client}.json")
+                words = ["--scheme", scheme, "--port", str(self.ports[scheme]), "--realtime"]
+                words += ["--log", str(log), "--timeout", str(patience), "--"]
+                running[client] = self._client(stack, name, client, [*words, prompt])
+                address = self.network.hosts[client].IP()
+                asked[prompt] = ClientFiles(client, scheme, address, self.ports[scheme], log)
+            for _ in running:
+                done = self.server.expect("done", timeout=patience)
+                path = Path(done["log"])
+                found = asked[json.loads(path.read_text())["prompt"]]
+                found.server_log = path
+            for client, process in running.items():
+                if process.wait(patience + 10) != 0:
+                    words_left = last_lines(self.log(f"{name}-{client}.log"))
+                    raise ProcessFailed(f"{client} ({speaks[client]}): {words_left}")
+        return list(asked.values())
+
+    def _client(
+        self, stack: contextlib.ExitStack, name: str, client: str, words: list[str]
+    ) -> Any:
+        *options, prompt = words
+        answer = stack.enter_context(self.log(f"{name}-{client}.txt").open("wb"))
+        errors = stack.enter_context(self.log(f"{name}-{client}.log").open("wb"))
+        process = self.network.hosts[client].popen(
+            [sys.executable, "-m", "apps.client", *options, self.network.server.IP(), prompt],
+            stdin=subprocess.DEVNULL,
+            stdout=answer,
+            stderr=errors,
+        )
+        stack.callback(_end, process)
+        return process
+
+
+_PLAIN: dict[str, Any] = {"soft_wrap": True, "markup": False, "highlight": False}
+
+
+def _card(experiment: Experiment, host: str) -> str:
+    return str(experiment.network.hosts[host].defaultIntf().name)
+
+
+def _end(process: Any) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
