@@ -288,9 +288,7 @@ class LearningSwitch(RyuApp):
 
     def counts(self, datapath: int, cookie: int, mask: int) -> list[Count]:
         switch = self._connected(datapath)
-        request = switch.ofproto_parser.OFPFlowStatsRequest(
-            switch, cookie=cookie, cookie_mask=mask
-        )
+        request = switch.ofproto_parser.OFPFlowStatsRequest(switch, cookie=cookie, cookie_mask=mask)
         found: list[Count] = self._ask(switch, request)
         return found
 
@@ -318,7 +316,8 @@ class LearningSwitch(RyuApp):
 
     @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN_DISPATCHER)
     def _barrier_reply(self, event: Any) -> None:
-        if answer := self._answers.get((event.msg.datapath.id, event.msg.xid)):
+        answer = self._answers.get((event.msg.datapath.id, event.msg.xid))
+        if answer is not None:
             answer.put(None)
 
     @set_ev_cls(ofp_event.EventOFPFlowRemoved, MAIN_DISPATCHER)

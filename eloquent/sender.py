@@ -236,7 +236,7 @@ class Sender:
     def _flight(self, now: float) -> list[Run]:
         window = self.window
         self._flight_at = now  # also when the scheme sends nothing: it is asked again later
-        if window.bytes_in_flight > FLIGHT_BYTES // 2:
+        if window.bytes_in_flight > FLIGHT_BYTES // 2 and not self.scheme.recovers:
             # A window of many datagrams (a long prompt, a long outage): repeating all of it with
             # each new token would be a flood. Send what was never sent, as ACKs make room.
             room = (FLIGHT_BYTES - window.bytes_in_flight) // DATAGRAM_TOKENS + 1

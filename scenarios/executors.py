@@ -7,7 +7,7 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from typing import Any, TypeVar
 
 #: Jobs that are handed over ahead of the one whose result is waited for, per core.
@@ -34,7 +34,7 @@ def check(spec: str) -> None:
 def results_in_order(spec: str, function: Callable[[J], R], jobs: Iterable[J]) -> Iterator[R]:
     """``function`` of each job, in the order of the jobs, however the executor runs them.
 
-    Raises ExecutorError: no such executor, or Dask's scheduler does not answer.
+    Raises ExecutorError: no such executor, Dask's scheduler does not answer, or a process died.
     """
     check(spec)
     with _executor(spec) as executor:
@@ -47,6 +47,9 @@ def results_in_order(spec: str, function: Callable[[J], R], jobs: Iterable[J]) -
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+        except BrokenExecutor as error:
+            why = "a process of the executor died; was there too little memory?"
+            raise ExecutorError(f"{why} ({error})") from None
         finally:
             for future in waiting:
                 future.cancel()

@@ -21,7 +21,7 @@ from topologies.profile import LinkProfile, NetworkProfile
 #: Ethernet, IPv4 and UDP headers: what a capture and a link see around a datagram.
 HEADERS = 14 + 20 + 8
 #: A run that takes longer than this after its last token is given up.
-PATIENCE = 200.0
+PATIENCE = 400.0
 _SERVER_ADDRESS, _CLIENT_ADDRESS = ("10.0.0.2", 4433), ("10.0.0.1", 40000)
 
 
@@ -88,7 +88,7 @@ class Simulation:
     ) -> None:
         bits = random.Random(subseed(seed, "end points", scheme, "bits")).getrandbits
         self._server = Server(scheme, random_bits=bits)
-        self._client = Client(prompt, 0.0, scheme=scheme, random_bits=bits)
+        self._client = Client(prompt, 0.0, random_bits=bits)
         self._tokens, self._reason, self._record = tokens, reason, record
         rebind = [link.rebind for link in links.values() if link.rebind]
         if rebind:

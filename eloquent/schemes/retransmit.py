@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..rtt import RttEstimator
 from ..window import Fresh, Window
@@ -43,10 +43,11 @@ class Retransmit(Scheme):
 
     The stand-in for kernel TCP where there is no kernel. Losses are noticed by RACK (RFC 8985): a
     segment is lost when one that was sent later has arrived and a quarter of the RTT has passed
-    since; three such show it at once. A tail loss probe goes out after two RTTs of silence, then
-    the RTO (RFC 6298 with Linux's 200 ms), doubled each time. The congestion window starts at 10
-    segments and follows CUBIC's factor at a loss; its growth is slow start's and Reno's, as a
-    token stream hardly ever fills it. Not modelled: undoing of spurious recoveries, delayed ACKs.
+    since; three such show it at once. A tail loss probe goes out after two RTTs of silence, or in
+    place of the first RTO if that is earlier; then the RTO (RFC 6298 with Linux's 200 ms), doubled
+    each time. The congestion window starts at 10 segments and follows CUBIC's factor at a loss; its
+    growth is slow start's and Reno's, as a token stream hardly ever fills it. Not modelled: undoing
+    of spurious recoveries, delayed ACKs.
     """
 
     name = "retransmit"
@@ -62,9 +63,10 @@ class Retransmit(Scheme):
         self._timer_base = -math.inf  # when the RTO was last set anew
         self._last_sent = -math.inf
         self._probed_until = -1  # one tail loss probe until this index is acknowledged
-        self._newest = -math.inf  # sending time of the newest segment known to have arrived
+        self._newest = (-math.inf, -1)  # when the newest that has arrived was sent, and its stop
         self._newest_rtt = 0.0
-        self._in_rto = False
+        self._ahead: list[int] = []  # first indices of segments that arrived before an older one
+        self._recovering = False
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -81,6 +83,8 @@ class Retransmit(Scheme):
 
     def on_sent(self, indices: range, now: float) -> None:
         known = self._flight[-1].stop if self._flight else indices.start
+        self._split(indices.start)  # two lost segments may be cut at another place than before
+        self._split(indices.stop)
         for segment in self._flight:
             if indices.start <= segment.first and segment.stop <= indices.stop:
                 segment.sent_at, segment.lost, segment.resent = now, False, True
@@ -89,6 +93,13 @@ class Retransmit(Scheme):
                 self._timer_base = now
             self._flight.append(_Segment(max(known, indices.start), indices.stop, now))
         self._last_sent = now
+
+    def _split(self, at: int) -> None:
+        for number, segment in enumerate(self._flight):
+            if segment.first < at < segment.stop:
+                self._flight.insert(number + 1, replace(segment, first=at))
+                segment.stop = at
+                return
 
     def _outstanding(self) -> int:
         return sum(not segment.lost for segment in self._flight)
@@ -109,10 +120,12 @@ class Retransmit(Scheme):
             took = now - segment.sent_at
             if segment.resent and took < rtt.minimum:
                 continue  # RFC 8985, section 6.2: the original has arrived, not the repetition
-            if segment.sent_at > self._newest:
-                self._newest, self._newest_rtt = segment.sent_at, took
+            if (segment.sent_at, segment.stop) > self._newest:
+                self._newest, self._newest_rtt = (segment.sent_at, segment.stop), took
+        self._ahead += [segment.first for segment in arrived]
+        self._ahead = [first for first in self._ahead if first > window.base]
         if window.base >= self._recover_until:
-            self._in_rto = False
+            self._recovering = False
         if not self._flight or self._flight[0].first >= min(indices):
             self._timer_base, self._backoff = now, 0
         if window.base >= self._probed_until:
@@ -125,7 +138,7 @@ class Retransmit(Scheme):
     def _mark(self, window: Window, rtt: RttEstimator, now: float) -> None:
         """RACK: what was sent before the newest arrival, and long enough ago, is lost."""
         for segment in self._suspects():
-            if now >= self._lost_at(segment, window, rtt) - 1e-9:
+            if now >= self._lost_at(segment, rtt) - 1e-9:
                 segment.lost = True
                 if segment.first >= self._recover_until:
                     self._cut(window)
@@ -133,15 +146,15 @@ class Retransmit(Scheme):
     def _cut(self, window: Window) -> None:
         self._threshold = self._window = max(2.0, _BETA * self._window)
         self._recover_until = window.unsent
+        self._recovering = True
 
     def _suspects(self) -> list[_Segment]:
-        return [s for s in self._flight if not s.lost and s.sent_at < self._newest]
+        # Of what left at the same moment, the order decides (RACK_sent_after in RFC 8985).
+        return [s for s in self._flight if not s.lost and (s.sent_at, s.stop) < self._newest]
 
-    def _lost_at(self, segment: _Segment, window: Window, rtt: RttEstimator) -> float:
+    def _lost_at(self, segment: _Segment, rtt: RttEstimator) -> float:
         # In recovery nothing is added for reordering (RFC 8985, section 6.2).
-        recovering = window.base < self._recover_until
-        gaps = sum(self._flight[i].first != self._flight[i - 1].stop for i in _after(self, segment))
-        known = recovering or gaps >= _DUPLICATE_ACKS
+        known = self._recovering or len(self._ahead) >= _DUPLICATE_ACKS
         return segment.sent_at + self._newest_rtt + (0.0 if known else rtt.minimum / 4)
 
     # -- timers ----------------------------------------------------------------------------------
@@ -158,7 +171,7 @@ class Retransmit(Scheme):
             if probe is not None:
                 due = min(due, probe)
         for segment in self._suspects():
-            due = min(due, self._lost_at(segment, window, rtt))
+            due = min(due, self._lost_at(segment, rtt))
         return due
 
     def _rto(self, rtt: RttEstimator) -> float:
@@ -169,11 +182,14 @@ class Retransmit(Scheme):
         return self._timer_base + self._rto(rtt)
 
     def _probe_at(self, rtt: RttEstimator) -> float | None:
-        """When the tail loss probe is due; None when there is none (RFC 8985, section 7.2)."""
-        if self._probed_until >= 0 or self._in_rto or not rtt.samples:
+        """When the tail loss probe is due; None when there is none (RFC 8985, section 7.2).
+
+        Never after the RTO, in place of which it goes out then.
+        """
+        if self._probed_until >= 0 or self._recovering or self._ahead or not rtt.samples:
             return None
         lone = _LONE_DELAY if len(self._flight) == 1 else 0.002
-        return self._last_sent + 2 * rtt.smoothed + lone
+        return min(self._last_sent + 2 * rtt.smoothed + lone, self._rto_at(rtt))
 
     def on_timer(self, window: Window, rtt: RttEstimator, now: float) -> Iterable[int]:
         probe = self._probe_at(rtt)
@@ -182,7 +198,7 @@ class Retransmit(Scheme):
             again = self._due_again()
             if again:
                 return again
-        elif probe is not None and probe <= now < self._rto_at(rtt):
+        elif probe is not None and probe <= now:
             last = self._flight[-1]
             self._timer_base = now
             self._probed_until = window.unsent
@@ -191,15 +207,11 @@ class Retransmit(Scheme):
             return ()
         for segment in self._flight:
             segment.lost = True
-        self._threshold, self._window = max(2.0, _BETA * self._window), 1.0
+        if self._backoff == 0:  # held constant when the same segment expires again (RFC 5681, 3.1)
+            self._threshold = max(2.0, _BETA * self._window)
+        self._window = 1.0
         self._recover_until = window.unsent
-        self._in_rto = True
+        self._recovering = True
         self._backoff = min(self._backoff + 1, 16)
         self._timer_base = now
         return self._due_again()
-
-
-def _after(scheme: Retransmit, segment: _Segment) -> range:
-    """Positions in the flight behind ``segment``: each gap there is an arrival out of order."""
-    flight = scheme._flight
-    return range(flight.index(segment) + 1, len(flight))
