@@ -74,9 +74,13 @@ def agreement(results: Iterable[Results]) -> pd.DataFrame:
     second_stall (means), difference (mean of second - first), ci95 (half its 95% interval),
     allowed, verdict (agrees, differs, or model for TCP against its stand-in).
     """
-    summaries = [_labelled(result) for result in results if not result.summary.empty]
-    if not summaries:
+    found = [result for result in results if not result.summary.empty]
+    if not found:
         return pd.DataFrame()
+    everywhere = set.intersection(*(set(_parameters(result)) for result in found))
+    # A single condition keeps its parameters: they are all that tells it apart.
+    common = everywhere if len({frozenset(_parameters(r)) for r in found}) > 1 else set()
+    summaries = [_labelled(result, common) for result in found]
     everything = pd.concat(summaries, ignore_index=True)
     rows: list[dict[str, Any]] = []
     for (condition, same), group in everything.groupby(["condition", "same"], sort=False):
@@ -92,9 +96,14 @@ def agreement(results: Iterable[Results]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _labelled(result: Results) -> pd.DataFrame:
-    parameters = result.manifest.get("parameters") or {}
-    words = [f"{name} {value:g}" for name, value in parameters.items()]
+def _parameters(result: Results) -> list[tuple[str, float]]:
+    return list((result.manifest.get("parameters") or {}).items())
+
+
+def _labelled(result: Results, common: set[tuple[str, float]]) -> pd.DataFrame:
+    """The summary with its condition, named by what is not the same in all of them."""
+    own = [item for item in _parameters(result) if item not in common]
+    words = [f"{name} {value:g}" for name, value in own]
     summary = result.summary.copy()
     summary["condition"] = ", ".join([str(summary["scenario"].iloc[0]), *words])
     summary["same"] = summary["scheme"].replace(STANDS_FOR)

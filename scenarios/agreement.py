@@ -64,6 +64,9 @@ def run(
         if status:
             return status
     found = agreement(load(folder) for folder in folders if folder.is_dir())
+    if found.empty:  # one engine alone
+        console.print(f"Results: {out}", markup=False, soft_wrap=True)
+        return 0
     found.to_csv(out / "agreement.csv", index=False)
     if as_json:
         print(json.dumps({"rows": found.to_dict("records")}, default=str))

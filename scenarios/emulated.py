@@ -25,11 +25,12 @@ from eloquent.wire import MAX_DATAGRAM
 from scenarios import manifest, report
 from scenarios.command import TRANSPORTS, Plan
 from scenarios.limit import limit_stall_ratio
-from scenarios.link_check import LinkCheckError, check_links
+from scenarios.link_check import LinkCheckError
 from scenarios.measurement import Measurement, MeasurementError, RunFiles, measure
 from scenarios.processes import JsonProcess, ProcessFailed
 from scenarios.progress import progress_bar
-from topologies import wifi
+from scenarios.stage import Stage, Timeline, merge_captures
+from topologies import catalogue, wifi
 from topologies.backends import choose
 from topologies.links import LinkError
 from topologies.openvswitch import OpenVSwitch, OpenVSwitchError, datapath
@@ -57,6 +58,7 @@ EXPECTED_ERRORS = (
     StallError,
     SummaryError,
     TapError,
+    catalogue.NetworkError,
     wifi.NetworkError,
 )
 
@@ -103,6 +105,7 @@ class Experiment:
         self.manifest: dict[str, Any] = manifest.describe(plan)
         self.details: list[dict[str, Any]] = []
         self.manifest["run_details"] = self.details
+        self.stage: Stage = (plan.scenario.stage or Stage)(plan, folder.path, self.say)
         udp = [scheme for scheme in plan.schemes if scheme not in TRANSPORTS]
         self.ports = {scheme: FIRST_PORT + number for number, scheme in enumerate(udp)}
         for number, scheme in enumerate(TRANSPORTS):
@@ -175,18 +178,18 @@ class Experiment:
             [
                 *("apps.controller", "--host", "127.0.0.1", "--port", str(CONTROLLER_PORT)),
                 *("--stats", str(self.folder.path / "switch.csv")),
+                *self.stage.controller_options(),
             ],
         )
-        self.network = wifi.build(
-            plan.network, choice, datapath=kind, controller_port=CONTROLLER_PORT
-        )
+        self.network = self.stage.build(choice, datapath=kind, controller_port=CONTROLLER_PORT)
         stack.callback(self.network.stop)
         self.network.start()
         try:
             self.network.wait_connected(timeout=30)
-        except wifi.NetworkError as error:
+        except (wifi.NetworkError, catalogue.NetworkError) as error:
             self.controller.check()
             raise self.controller.failure(f"has no switch ({error})") from None
+        self.stage.connected()
         for host in (self.network.client, self.network.server):
             # What TCP learned in one run must not help it in the next.
             host.cmd("sysctl -qw net.ipv4.tcp_no_metrics_save=1")
@@ -195,12 +198,15 @@ class Experiment:
             stack, server.popen, "echo", ["apps.probe", "echo", "--port", str(PROBE_PORT)]
         )
         self.captures = {
-            name: self._process(
-                stack,
-                host.popen,
-                f"capture-{name}",
-                ["apps.capture", "--interface", host.defaultIntf().name],
-            )
+            name: [
+                self._process(
+                    stack,
+                    host.popen,
+                    f"capture-{name}{number or ''}",
+                    ["apps.capture", "--interface", interface],
+                )
+                for number, interface in enumerate(self.stage.interfaces()[name])
+            ]
             for name, host in (("client", client), ("server", server))
         }
         self.server = self._process(stack, server.popen, "server", self._server_command())
@@ -245,12 +251,14 @@ class Experiment:
         plan = self.plan
         seed = report.run_seed(plan.seed, number)
         detail: dict[str, Any] = {"scheme": scheme, "run": number, "seed": seed}
-        detail["probe"] = check_links(self.network, plan.network, seed, PROBE_PORT)
+        detail["probe"] = self.stage.check_links(seed, PROBE_PORT)
         for name, link in self.network.links.items():
             link.seed(seed)
             if link.backend == "user":
                 link.record_fates(self.log(f"{_file_name(scheme, number)}-{name}.fates.csv"))
+        self.stage.begin(scheme, number)
         files = self._stream(scheme, number, seed)
+        detail |= self.stage.end()
         detail["links"] = {name: link.stats() for name, link in self.network.links.items()}
         measured: Measurement = measure(
             files, self.choice, plan.network_engine, plan.scenario.theta
@@ -278,8 +286,11 @@ class Experiment:
         before = self._server_datagrams(scheme)
         with self._capturing(pcaps) as offsets:
             prompt = plan.prompts.of_run(number)
-            with self._asking(scheme, prompt, client_log, name) as client:
-                server_log = self._follow(client, scheme)
+            with (
+                Timeline(self.stage.actions()) as timeline,
+                self._asking(scheme, prompt, client_log, name) as client,
+            ):
+                server_log = self._follow(client, scheme, timeline)
             for link in self.network.links.values():
                 link.stop_epoch()  # what is left to say is not part of the measurement
             self.server.send("end")
@@ -308,17 +319,24 @@ class Experiment:
     @contextlib.contextmanager
     def _capturing(self, pcaps: dict[str, Path]) -> Iterator[dict[str, float]]:
         offsets: dict[str, float] = {}
-        for host, capture in self.captures.items():
-            capture.request(f"start {pcaps[host]}")
+        parts = {host: _parts(pcaps[host], len(found)) for host, found in self.captures.items()}
+        for host, captures in self.captures.items():
+            for capture, part in zip(captures, parts[host], strict=True):
+                capture.request(f"start {part}")
         yield offsets
-        for host, capture in self.captures.items():
-            stopped = capture.request("stop", timeout=30)
-            if stopped["dropped"]:
-                raise MeasurementError(
-                    f"the capture on the {host} dropped {stopped['dropped']} packets: "
-                    "the machine is too slow or too busy for this rate"
-                )
-            offsets[host] = stopped["offset"]
+        for host, captures in self.captures.items():
+            for capture in captures:
+                stopped = capture.request("stop", timeout=30)
+                if stopped["dropped"]:
+                    raise MeasurementError(
+                        f"the capture on the {host} dropped {stopped['dropped']} packets: "
+                        "the machine is too slow or too busy for this rate"
+                    )
+                offsets[host] = stopped["offset"]
+            if len(captures) > 1:
+                merge_captures(parts[host], pcaps[host])
+                for part in parts[host]:
+                    part.unlink()
 
     @contextlib.contextmanager
     def _asking(self, scheme: str, prompt: str, log: Path, name: str) -> Iterator[Any]:
@@ -345,11 +363,12 @@ class Experiment:
         if status != 0:
             raise ProcessFailed(f"client ({scheme}): {errors.read_text().strip()}")
 
-    def _follow(self, client: Any, scheme: str) -> Path:
+    def _follow(self, client: Any, scheme: str, timeline: Timeline) -> Path:
         """Start the channel's clock with the first token; wait for the server's log."""
         started = self.server.expect("first_token", timeout=self.patience)
         for link in self.network.links.values():
             link.start_epoch(started["at"])
+        timeline.start(started["at"], client.kill)
         done = self.server.expect("done", timeout=self.patience)
         if not done["tokens"]:
             raise MeasurementError(f"{scheme}: the server generated nothing")
@@ -358,3 +377,10 @@ class Experiment:
 
 def _file_name(scheme: str, run: int) -> str:
     return f"{scheme.replace(':', '_')}-run{run:02}"
+
+
+def _parts(path: Path, count: int) -> list[Path]:
+    """One file for each interface of a host; with one interface it is the file itself."""
+    if count == 1:
+        return [path]
+    return [path.with_name(f"{path.stem}-{number}{path.suffix}") for number in range(count)]

@@ -65,7 +65,9 @@ def conclude(results: Results, knobs: Mapping[str, float]) -> str:
     at, gap = knobs["at"], knobs["gap"]
     lines = [f"Handover at {at:g} s, gap {gap:g} s; the longest wait for a token that it caused:"]
     for scheme, tokens in results.tokens.groupby("scheme", sort=False):
-        waits = [_wait(run["rendered_at"].tolist(), at, at + gap) for _, run in tokens.groupby("run")]
+        waits = [
+            _wait(run["rendered_at"].tolist(), at, at + gap) for _, run in tokens.groupby("run")
+        ]
         lines.append(f"  {scheme:18} {1e3 * max(waits):.0f} ms ({len(waits)} runs)")
     return "\n".join(lines)
 

@@ -12,6 +12,7 @@ from topologies.profile import NetworkProfile
 
 if TYPE_CHECKING:  # pandas takes a while, and --help needs none of it
     from analysis.results import Results
+    from scenarios.stage import Stage
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Scenario:
 
     ``workload`` gives the source of the tokens (as ``--source`` names it); its keyword arguments
     become options too. Without it the language model answers. ``engine`` is the default one.
+    ``stage`` makes what an emulation plays on, a ``scenarios.stage.Stage``, from the plan, the
+    results folder and a function that tells the user a line; the default is topologies.wifi.
     ``conclude`` says more about the results than the summary does, from them and the parameters.
     """
 
@@ -38,6 +41,7 @@ class Scenario:
     theta: float = 0.2
     workload: Callable[..., str] | None = None
     engine: str = "emulated"
+    stage: Callable[..., Stage] | None = None
     conclude: Callable[[Results, Mapping[str, float]], str] | None = None
 
     def prompt_set(self) -> PromptSet:

@@ -111,7 +111,13 @@ class TwoPaths(Stage):
 
     def build(self, choice: Choice, *, datapath: str, controller_port: int) -> Any:
         subprocess.run(
-            ["ovs-vsctl", "set", "Open_vSwitch", ".", f"other_config:max-revalidator={_REVALIDATE}"],
+            [
+                "ovs-vsctl",
+                "set",
+                "Open_vSwitch",
+                ".",
+                f"other_config:max-revalidator={_REVALIDATE}",
+            ],
             check=True,
         )
         profiles = dict.fromkeys(PATHS, self._access) | {"server": self.plan.network.server}
@@ -226,7 +232,7 @@ class TwoPaths(Stage):
     def _leave_home(self) -> None:
         """The client gets its second address and loses the first."""
         client = self.network.client
-        first, second = (interface.name for interface in client.intfList() if interface != "lo")
+        first, second = self.interfaces()["client"]
         _command(
             client,
             f"ip addr add {SECOND_ADDRESS}/32 dev {second} && "
@@ -240,7 +246,7 @@ class TwoPaths(Stage):
         if self._at_home:
             return
         client = self.network.client
-        first, second = (interface.name for interface in client.intfList() if interface != "lo")
+        first, second = self.interfaces()["client"]
         _command(client, f"ip addr add {client.IP()}/8 dev {first} noprefixroute")
         self.network.use(PATHS[0])
         _command(client, f"ip addr del {SECOND_ADDRESS}/32 dev {second}")
