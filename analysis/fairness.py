@@ -101,7 +101,9 @@ def restraint(
     """
     if end - start < 1:
         raise FairnessError(f"an overload of {end - start:g} s has no second to look at")
-    left, made, heard = (np.sort(np.asarray(t, dtype=np.float64)) for t in (sent, generated, answered))
+    left, made, heard = (
+        np.sort(np.asarray(t, dtype=np.float64)) for t in (sent, generated, answered)
+    )
     starts: Sequence[float] = [*np.arange(start, end - 1, step), end - 1]
     peak, quiet_peak, quiet, within = 0, math.nan, 0, True
     for at in starts:

@@ -64,7 +64,9 @@ class Sender:
             name = congestion_control.encode()
             self._listener.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, name)
         except OSError:
-            raise BulkError(f"this kernel has no congestion control {congestion_control!r}") from None
+            raise BulkError(
+                f"this kernel has no congestion control {congestion_control!r}"
+            ) from None
         self._listener.setblocking(False)
         self._flows: list[Flow] = []
         self._sending = False
@@ -78,7 +80,8 @@ class Sender:
         while True:
             writers = [f.connection for f in self._flows] if self._sending else []
             wait = max(0.0, self._due - time.monotonic()) if self._sending else None
-            readable, writable, _ = select.select([0, self._listener], writers, [], wait)
+            inputs: list[int | socket.socket] = [0, self._listener]
+            readable, writable, _ = select.select(inputs, writers, [], wait)
             for flow in self._flows:
                 if flow.connection in writable:
                     self._fill(flow)

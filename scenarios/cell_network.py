@@ -43,9 +43,7 @@ def timetable(answer: float, overload: bool) -> Timetable:
     return Timetable(WARM_UP, begin, middle, (middle, middle + OVERLOAD))
 
 
-def topology(
-    network: NetworkProfile, clients: int, trace: Path | None
-) -> Topology:
+def topology(network: NetworkProfile, clients: int, trace: Path | None) -> Topology:
     """Clients and the bulk flows' sink on one queue, whose rate is that of `trace` if given."""
     profile = network.access
     if trace is not None:

@@ -93,14 +93,15 @@ def _restraint(scheme: str, runs: pd.DataFrame) -> str:
     text = (
         f"{scheme} sends {runs['sent_rate'].mean():.1f} datagrams/s to a reader while it shares "
         f"the cell, {runs['overload_rate'].mean():.1f} in the overload (busiest second: "
-        f"{runs['overload_peak'].max():.0f})"
+        f"{runs['overload_peak'].max():.0f}); {runs['sent_bits'].mean() / 1e3:.1f} and "
+        f"{runs['overload_bits'].mean() / 1e3:.1f} kbit/s"
     )
     if runs["quiet_seconds"].max() > 0:
         return text + (
             f"; once nothing was answered for 3 s at most {runs['quiet_peak'].max():.0f} a "
             f"second, the bound is {QUIET_DATAGRAMS}"
         )
-    return text + "; some answer came every 3 s, so it was never bound to be quiet"
+    return text + "; some answer came every 3 s, so it was not bound to be quiet at any time"
 
 
 def table(tables: dict[str, pd.DataFrame], summary: pd.DataFrame) -> Table:
@@ -121,7 +122,6 @@ def table(tables: dict[str, pd.DataFrame], summary: pd.DataFrame) -> Table:
         shown.add_column(header, justify="right", no_wrap=True)
     for scheme, group in tables["fairness"].groupby("scheme", sort=False):
         mine = summary[summary["scheme"] == scheme]
-        readers = tables["clients"][tables["clients"]["scheme"] == scheme]
         index = estimate(group["jain"])
         half = f" ± {index.ci95:.3f}" if math.isfinite(index.ci95) else ""
         flows = [group[name].mean() for name in _flow_columns(group)]
@@ -135,7 +135,7 @@ def table(tables: dict[str, pd.DataFrame], summary: pd.DataFrame) -> Table:
             f"{group['queue_drops'].mean():.0f}",
             f"{100 * mine['stall_ratio'].mean():.1f}",
             f"{1e3 * mine['delay_p50'].mean():.0f}/{1e3 * mine['delay_p95'].mean():.0f}",
-            f"{100 * readers['lost_down'].sum() / max(1, readers['datagrams'].sum()):.1f}",
+            f"{100 * group['loss_down'].mean():.1f}",
             f"{mine['datagrams_per_token'].mean():.2f}",
             _rates(group),
             f"{mine['tokens_lost'].sum():.0f}",

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import json
 import random
-import re
 import subprocess
 import sys
 import time
@@ -22,30 +21,23 @@ from analysis.fairness import FairnessError
 from analysis.results import ResultsError, ResultsFolder
 from apps.sources import ScheduledSource, SourceError, open_source
 from scenarios import cell_measure, cell_report, manifest
-from scenarios.cell_network import ARRIVALS, OVERLOAD, WARM_UP, Timetable, timetable
-from scenarios.cell_network import topology as cell_topology
-from scenarios.cell_network import write_trace
-from scenarios.cell_measure import ClientFiles, RunFiles
+from scenarios.cell_network import ARRIVALS, OVERLOAD, WARM_UP, Timetable, timetable, write_trace
+from scenarios.cell_reader import ClientFiles, RunFiles
+from scenarios.cell_setup import BULK_PORT, Cell
 from scenarios.command import TRANSPORTS, Plan
 from scenarios.emulated import EXPECTED_ERRORS
 from scenarios.measurement import MeasurementError
-from scenarios.processes import JsonProcess, ProcessFailed, last_lines
+from scenarios.processes import ProcessFailed, last_lines
 from scenarios.progress import progress_bar
 from scenarios.report import run_seed
 from topologies import sandbox
-from topologies.backends import choose
-from topologies.catalogue import Network, NetworkError, TopologyError, build
+from topologies.catalogue import NetworkError, TopologyError
 from topologies.channel import subseed
-from topologies.openvswitch import OpenVSwitch, datapath
 
 MIXED = "mixed"
-FIRST_PORT, FIRST_STACK_PORT, BULK_PORT = 4433, 4450, 5201
+FIRST_PORT, FIRST_STACK_PORT = 4433, 4450
 #: Beyond its answer's length, a client may take this long (s).
 _PATIENCE = 120.0
-#: The round trip over the idle cell may differ by this much (s) from the profiles': each of the
-#: two links is a process that wakes up when a frame is due.
-_RTT_TOLERANCE = 0.01
-_PINGS = 10
 
 ERRORS = (*EXPECTED_ERRORS, FairnessError, NetworkError, TopologyError)
 
@@ -54,18 +46,23 @@ def start(plan: Plan, out: Path | None) -> int:
     """Run the plan with its engine; returns the exit status."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     folder = out or Path("results") / plan.scenario.name / stamp
+    try:
+        times = _times(plan)
+    except SourceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     if plan.engine == "virtual":
         from scenarios.virtual import run as run_virtual
 
         return run_virtual(plan, folder)
     try:
-        return sandbox.run(lambda: run(plan, folder))
+        return sandbox.run(lambda: run(plan, times, folder))
     except sandbox.SandboxError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
 
-def run(plan: Plan, out: Path) -> int:
+def run(plan: Plan, times: Timetable, out: Path) -> int:
     """Run the plan inside a sandbox; whatever was measured is kept."""
     console = Console(stderr=True)
     try:
@@ -74,7 +71,7 @@ def run(plan: Plan, out: Path) -> int:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         return 2
     warnings.showwarning = lambda message, *_: console.print(f"warning: {message}", markup=False)
-    experiment = Experiment(plan, folder, console)
+    experiment = Experiment(plan, times, folder, console)
     status = 0
     try:
         experiment.run()
@@ -98,7 +95,9 @@ def run(plan: Plan, out: Path) -> int:
 class Experiment:
     """One results folder in the making."""
 
-    def __init__(self, plan: Plan, folder: ResultsFolder, console: Console) -> None:
+    def __init__(
+        self, plan: Plan, times: Timetable, folder: ResultsFolder, console: Console
+    ) -> None:
         self.plan, self.folder, self.console = plan, folder, console
         self.clients = [f"client{n}" for n in range(1, int(plan.knobs["clients"]) + 1)]
         self.flows = int(plan.knobs["flows"])
@@ -112,21 +111,13 @@ class Experiment:
         self.manifest: dict[str, Any] = manifest.describe(plan)
         self.details: list[dict[str, Any]] = []
         self.manifest["run_details"] = self.details
-        self.times = self._timetable()
+        self.times = times
 
     def log(self, name: str) -> Path:
         return self.folder.path / "logs" / name
 
-    def prompt(self, client: str, number: int) -> str:
-        """A reader's own, so that the server's log of its answer can be told from the others'."""
-        return f"{self.plan.prompts.of_run(number)} ({client})"
-
-    def _timetable(self) -> Timetable:
-        source = open_source(self.plan.source)
-        if not isinstance(source, ScheduledSource):
-            raise SourceError(f"the times of source {self.plan.source!r} are not known beforehand")
-        tokens, _ = source.schedule(self.prompt(self.clients[0], 1), self.plan.tokens)
-        return timetable(tokens[-1][0], self.plan.knobs["overload"] > 0)
+    def say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, markup=False, highlight=False)
 
     # -- the whole -------------------------------------------------------------------------------
 
@@ -135,7 +126,20 @@ class Experiment:
         plan = self.plan
         self.folder.write_manifest(self.manifest)
         stack = contextlib.ExitStack()
-        self._start(stack)
+        trace = None
+        if self.times.overload is not None:
+            trace = self.folder.path / "cell.trace"
+            rate, reduced = 1e6 * plan.knobs["rate"], 1e3 * plan.knobs["overload"]
+            write_trace(trace, rate, reduced, self.times.overload)
+        self.cell = Cell(plan, self.clients, self.ports, self.folder.path, trace)
+        self.cell.start(stack)
+        self.say(self.cell.description)
+        self.manifest |= self.cell.facts | {
+            "bulk": {"flows": self.flows, "congestion_control": "cubic"},
+            "timetable": vars(self.times),
+            "assumed_seconds": {"warm_up": WARM_UP, "overload": OVERLOAD, "arrivals": ARRIVALS},
+        }
+        self.folder.write_manifest(self.manifest)
         order = random.Random(plan.seed)
         with progress_bar(self.console) as progress:
             task = progress.add_task("", total=plan.runs * len(self.kinds))
@@ -147,107 +151,16 @@ class Experiment:
                     progress.advance(task)
         stack.close()  # after an error or Ctrl-C all ends with the sandbox
 
-    def _start(self, stack: contextlib.ExitStack) -> None:
-        plan, trace = self.plan, None
-        if self.times.overload is not None:
-            trace = self.folder.path / "cell.trace"
-            rate, reduced = 1e6 * plan.knobs["rate"], 1e3 * plan.knobs["overload"]
-            write_trace(trace, rate, reduced, self.times.overload)
-        shape = cell_topology(plan.network, len(self.clients), trace)
-        choice = choose(plan.link, *shape.profiles.values())
-        self.link = choice.name
-        stack.enter_context(OpenVSwitch())
-        kind = datapath()
-        self.console.print(
-            f"Link: {choice.name} ({choice.reason}). Switches: Open vSwitch, {kind} datapath.",
-            **_PLAIN,
-        )
-        self.network: Network = build(shape, choice, datapath=kind)
-        stack.callback(self.network.stop)
-        self.network.start()
-        self.network.wait_connected(30)
-        for host in self.network.hosts.values():
-            host.cmd("sysctl -qw net.ipv4.tcp_no_metrics_save=1")
-        server = self.network.server
-        self.captures = {
-            name: self._process(
-                stack, name, f"capture-{name}", "apps.capture", "--interface", _card(self, name)
-            )
-            for name in ("server", *self.clients)
-        }
-        self.bulk = self._process(
-            *(stack, "server", "bulk", "apps.bulk"),
-            *("send", "--host", server.IP(), "--port", str(BULK_PORT)),
-        )
-        self.bulk.expect("ready", timeout=30)
-        self.server = self._process(stack, "server", "server", *self._server_words())
-        ready = self.server.expect("ready", timeout=60)
-        self.manifest |= {
-            "link": choice.name,
-            "link_reason": choice.reason,
-            "datapath": kind,
-            "source": ready["source"],
-            "bulk": {"flows": self.flows, "congestion_control": "cubic"},
-            "timetable": vars(self.times) | {"arrivals": ARRIVALS, "clock": "since the channel's"},
-            "topology": {name: link.to_dict() for name, link in shape.profiles.items()},
-            "assumptions": {"warm_up": WARM_UP, "overload": OVERLOAD, "arrivals": ARRIVALS},
-            "idle_rtt": self._check_idle(),
-        }
-        self.folder.write_manifest(self.manifest)
-
-    def _process(
-        self, stack: contextlib.ExitStack, host: str, name: str, *words: str
-    ) -> JsonProcess:
-        command = [sys.executable, "-m", *words]
-        popen = self.network.hosts[host].popen
-        process = JsonProcess(popen, command, name, self.log(f"{name}.log"))
-        stack.callback(process.stop)
-        return process
-
-    def _server_words(self) -> list[str]:
-        plan = self.plan
-        words = ["apps.server", "--host", self.network.server.IP(), "--tokens", str(plan.tokens)]
-        for scheme, port in self.ports.items():
-            words += ["--stack" if scheme in TRANSPORTS else "--udp", f"{scheme}:{port}"]
-        return [*words, "--source", plan.source, "--log-dir", str(self.folder.path / "logs")]
-
-    def _check_idle(self) -> float:
-        """The round trip of a client over the idle cell must be what the profiles say."""
-        network = self.network
-        ends = (self.plan.network.access, self.plan.network.server)
-        said = sum(end.direction(way).mean_delay for end in ends for way in ("up", "down"))
-        for link in network.links.values():
-            link.seed(self.plan.seed)
-            link.start_epoch(time.monotonic())  # the trace's first part is the full rate
-        seen = min(self._ping(name) for name in self.clients)
-        if abs(seen - said) > _RTT_TOLERANCE:
-            raise MeasurementError(
-                f"link {self.plan.network.access.name}: its round trip is {1e3 * seen:.1f} ms, the "
-                f"profiles say {1e3 * said:.1f} ms"
-            )
-        return seen
-
-    def _ping(self, name: str) -> float:
-        words = ["ping", "-n", "-c", str(_PINGS), "-i", "0.05", "-W", "2"]
-        ping = self.network.hosts[name].popen(
-            [*words, self.network.server.IP()], stdin=subprocess.DEVNULL, text=True
-        )
-        output, _ = ping.communicate(timeout=60)
-        times = [float(found) / 1e3 for found in re.findall(r"time=([0-9.]+) ms", output)]
-        if not times:
-            raise MeasurementError(f"{name} gets no answer from the server over the idle cell")
-        return min(times)
-
     # -- one run ---------------------------------------------------------------------------------
 
     def _one(self, kind: str, number: int) -> None:
         seed = run_seed(self.plan.seed, number)
         files = self._traffic(kind, number, seed)
         detail: dict[str, Any] = {"scheme": kind, "run": number, "seed": seed}
-        detail["links"] = {name: link.stats() for name, link in self.network.links.items()}
+        detail["links"] = {name: link.stats() for name, link in self.cell.network.links.items()}
         self.details.append(detail)
         measured = cell_measure.measure(
-            files, self.plan, self.link, detail["links"]["cell"]["down"]
+            files, self.plan, self.cell.link, detail["links"]["cell"]["down"]
         )
         for host, packets in measured.packets.items():
             self.folder.write_packets(kind, number, host, packets)
@@ -265,29 +178,31 @@ class Experiment:
         starts = random.Random(subseed(seed, "arrivals"))
         arrivals = sorted(starts.uniform(0, ARRIVALS) for _ in self.clients)
         name = f"{kind.replace(':', '_')}-run{number:02}"
-        pcaps = {h: self.folder.path / "pcap" / f"{name}-{h}.pcapng" for h in self.captures}
+        pcaps = {h: self.folder.path / "pcap" / f"{name}-{h}.pcapng" for h in self.cell.captures}
         offsets: dict[str, float] = {}
-        for host, capture in self.captures.items():
+        for host, capture in self.cell.captures.items():
             capture.request(f"start {pcaps[host]}")
-        for link in self.network.links.values():
+        for link in self.cell.network.links.values():
             link.seed(seed)
         with self._sinks():
             epoch = time.monotonic()
-            for link in self.network.links.values():
+            for link in self.cell.network.links.values():
                 link.start_epoch(epoch)
-            self.bulk.request("start")
+            self.cell.bulk.request("start")
             files = self._ask(name, number, speaks, [epoch + WARM_UP + a for a in arrivals])
-            self.bulk.send("stop")
-            samples = self.bulk.expect("stopped", timeout=30)["samples"]
-        for link in self.network.links.values():
+            self.cell.bulk.send("stop")
+            samples = self.cell.bulk.expect("stopped", timeout=30)["samples"]
+        for link in self.cell.network.links.values():
             link.stop_epoch()
-        self.server.send("end")
-        self.server.expect("end", timeout=10)
+        self.cell.server.send("end")
+        self.cell.server.expect("end", timeout=10)
         time.sleep(0.5)  # the last packets cross the queue and reach both captures
-        for host, capture in self.captures.items():
+        for host, capture in self.cell.captures.items():
             stopped = capture.request("stop", timeout=60)
             if stopped["dropped"]:
-                raise MeasurementError(f"the capture on {host} dropped {stopped['dropped']} packets")
+                raise MeasurementError(
+                    f"the capture on {host} dropped {stopped['dropped']} packets"
+                )
             offsets[host] = stopped["offset"]
         return RunFiles(kind, number, seed, epoch, self.times, files, samples, pcaps, offsets)
 
@@ -298,7 +213,7 @@ class Experiment:
 
     @contextlib.contextmanager
     def _sinks(self) -> Iterator[None]:
-        host, address = self.network.hosts["cross"], self.network.server.IP()
+        host, address = self.cell.network.hosts["cross"], self.cell.network.server.IP()
         words = [sys.executable, "-m", "apps.bulk", "receive", address, "--port", str(BULK_PORT)]
         errors = self.log("sinks.log")
         with errors.open("ab") as stderr, contextlib.ExitStack() as stack:
@@ -309,9 +224,9 @@ class Experiment:
                 )
                 stack.callback(_end, sink)
                 sinks.append(sink)
-            self.bulk.send(f"flows {self.flows}")
+            self.cell.bulk.send(f"flows {self.flows}")
             try:
-                self.bulk.expect("flows", timeout=30)
+                self.cell.bulk.expect("flows", timeout=30)
             except ProcessFailed as error:
                 raise ProcessFailed(f"{error}; {last_lines(errors)}") from None
             yield
@@ -326,15 +241,15 @@ class Experiment:
             running = {}
             for (client, scheme), at in zip(speaks.items(), due, strict=True):
                 time.sleep(max(0.0, at - time.monotonic()))
-                prompt = self.prompt(client, number)
+                prompt = _prompt(self.plan, client, number)
                 log = self.log(f"{name}-{client}.json")
                 words = ["--scheme", scheme, "--port", str(self.ports[scheme]), "--realtime"]
                 words += ["--log", str(log), "--timeout", str(patience), "--"]
                 running[client] = self._client(stack, name, client, [*words, prompt])
-                address = self.network.hosts[client].IP()
+                address = self.cell.network.hosts[client].IP()
                 asked[prompt] = ClientFiles(client, scheme, address, self.ports[scheme], log)
             for _ in running:
-                done = self.server.expect("done", timeout=patience)
+                done = self.cell.server.expect("done", timeout=patience)
                 path = Path(done["log"])
                 found = asked[json.loads(path.read_text())["prompt"]]
                 found.server_log = path
@@ -344,14 +259,12 @@ class Experiment:
                     raise ProcessFailed(f"{client} ({speaks[client]}): {words_left}")
         return list(asked.values())
 
-    def _client(
-        self, stack: contextlib.ExitStack, name: str, client: str, words: list[str]
-    ) -> Any:
+    def _client(self, stack: contextlib.ExitStack, name: str, client: str, words: list[str]) -> Any:
         *options, prompt = words
         answer = stack.enter_context(self.log(f"{name}-{client}.txt").open("wb"))
         errors = stack.enter_context(self.log(f"{name}-{client}.log").open("wb"))
-        process = self.network.hosts[client].popen(
-            [sys.executable, "-m", "apps.client", *options, self.network.server.IP(), prompt],
+        process = self.cell.network.hosts[client].popen(
+            [sys.executable, "-m", "apps.client", *options, self.cell.network.server.IP(), prompt],
             stdin=subprocess.DEVNULL,
             stdout=answer,
             stderr=errors,
@@ -360,11 +273,18 @@ class Experiment:
         return process
 
 
-_PLAIN: dict[str, Any] = {"soft_wrap": True, "markup": False, "highlight": False}
+def _prompt(plan: Plan, client: str, number: int) -> str:
+    """A reader's own, so that the server's log of its answer can be told from the others'."""
+    return f"{plan.prompts.of_run(number)} ({client})"
 
 
-def _card(experiment: Experiment, host: str) -> str:
-    return str(experiment.network.hosts[host].defaultIntf().name)
+def _times(plan: Plan) -> Timetable:
+    """When the overload comes, by the length of the first reader's answer. Raises SourceError."""
+    source = open_source(plan.source)
+    if not isinstance(source, ScheduledSource):
+        raise SourceError(f"the times of source {plan.source!r} are not known beforehand")
+    tokens, _ = source.schedule(_prompt(plan, "client1", 1), plan.tokens)
+    return timetable(tokens[-1][0], plan.knobs["overload"] > 0)
 
 
 def _end(process: Any) -> None:

@@ -287,7 +287,7 @@ class Experiment:
         with self._capturing(pcaps) as offsets:
             prompt = plan.prompts.of_run(number)
             with (
-                Timeline(self.stage.actions()) as timeline,
+                Timeline(self.stage.actions) as timeline,
                 self._asking(scheme, prompt, client_log, name) as client,
             ):
                 server_log = self._follow(client, scheme, timeline)

@@ -5,6 +5,7 @@ sudo python scenarios/handover.py
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -74,7 +75,7 @@ def conclude(results: Results, knobs: Mapping[str, float]) -> str:
 
 def _wait(shown: list[float], start: float, end: float) -> float:
     """The longest time between two tokens of which the second was shown after ``start``."""
-    pairs = zip(shown, shown[1:], strict=False)
+    pairs = itertools.pairwise(shown)
     return max((b - a for a, b in pairs if b > start and a < end + 0.5), default=float("nan"))
 
 
@@ -83,7 +84,7 @@ SCENARIO = Scenario(
     title="A handover in the middle of an answer",
     network=network,
     prompts="questions",
-    tokens=160,
+    tokens=120,
     stage=stage,
     conclude=conclude,
 )

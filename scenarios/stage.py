@@ -66,8 +66,8 @@ class Stage:
     def begin(self, scheme: str, number: int) -> None:
         """A run is about to begin: nobody has asked yet."""
 
-    def actions(self) -> Iterator[Action]:
-        """What is to be done during this run, in order of time."""
+    def actions(self, epoch: float) -> Iterator[Action]:
+        """What is to be done during this run, in order of time; it is 0 at ``epoch``."""
         return iter(())
 
     def end(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Timeline:
     action that fails ends the run: ``fail`` is called at once, and the block raises its error.
     """
 
-    def __init__(self, actions: Iterator[Action]) -> None:
+    def __init__(self, actions: Callable[[float], Iterator[Action]]) -> None:
         self._actions = actions
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
@@ -95,7 +95,7 @@ class Timeline:
 
     def _run(self, epoch: float, fail: Callable[[], object]) -> None:
         try:
-            for due, action in self._actions:
+            for due, action in self._actions(epoch):
                 if self._end.wait(max(0.0, epoch + due - time.monotonic())):
                     return
                 action()

@@ -110,16 +110,11 @@ class TwoPaths(Stage):
         return sandbox.scratch() / "controller.sock"
 
     def build(self, choice: Choice, *, datapath: str, controller_port: int) -> Any:
-        subprocess.run(
-            [
-                "ovs-vsctl",
-                "set",
-                "Open_vSwitch",
-                ".",
-                f"other_config:max-revalidator={_REVALIDATE}",
-            ],
-            check=True,
-        )
+        setting = f"other_config:max-revalidator={_REVALIDATE}"
+        command = ["ovs-vsctl", "-t", "5", "set", "Open_vSwitch", ".", setting]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise NetworkError(f"Open vSwitch takes no {setting}: {' '.join(done.stderr.split())}")
         profiles = dict.fromkeys(PATHS, self._access) | {"server": self.plan.network.server}
         topology = catalogue.named("two_access").with_profiles(profiles)
         self.network = catalogue.build(
@@ -179,8 +174,9 @@ class TwoPaths(Stage):
         time.sleep(_SETTLED)
         self._base = self._last = self._control("counters")["paths"]
 
-    def actions(self) -> Iterator[Action]:
-        yield 0.0, self._start
+    def actions(self, epoch: float) -> Iterator[Action]:
+        self._epoch = epoch
+        yield 0.0, self._sample
         for number in itertools.count(1):
             time_of_sample = number * SAMPLING
             if time_of_sample - SAMPLING < self.at <= time_of_sample:
@@ -205,10 +201,6 @@ class TwoPaths(Stage):
         return {"handover": self._told}
 
     # -- in the middle of a run ------------------------------------------------------------------
-
-    def _start(self) -> None:
-        self._epoch = time.monotonic()
-        self._sample()
 
     def _hand_over(self) -> None:
         old, new = self.network.client.IP(), self.network.client.IP()
@@ -250,6 +242,11 @@ class TwoPaths(Stage):
         _command(client, f"ip addr add {client.IP()}/8 dev {first} noprefixroute")
         self.network.use(PATHS[0])
         _command(client, f"ip addr del {SECOND_ADDRESS}/32 dev {second}")
+        # An interface that loses its last address forgets all neighbours, the permanent ones too.
+        server = self.network.server
+        for interface in (first, second):
+            neighbour = f"{server.IP()} lladdr {server.MAC()} dev {interface}"
+            _command(client, f"ip neigh replace {neighbour} nud permanent")
         self._at_home = True
 
     def _now(self) -> float:
@@ -282,8 +279,8 @@ class TwoPaths(Stage):
 
 
 def _without_losses(link: LinkProfile) -> LinkProfile:
-    ways = {way: dataclasses.replace(link.direction(way), loss=None) for way in ("up", "down")}
-    return dataclasses.replace(link, **ways)
+    up, down = (dataclasses.replace(way, loss=None) for way in (link.up, link.down))
+    return dataclasses.replace(link, up=up, down=down)
 
 
 def _command(node: Any, command: str) -> None:

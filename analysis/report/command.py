@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
     parser.add_argument(
-        "--baseline", default="tcp", metavar="SCHEME", help="of the reductions (%(default)s)"
+        "--baseline", metavar="SCHEME", help="of the reductions (the scenario's own, or tcp)"
     )
     options = parser.parse_args(argv)
     folders = list({path.resolve(): path for path in options.results}.values())
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if any(damaged for _, damaged in found) else 0
 
 
-def _evaluated(path: Path, name: str, baseline: str) -> tuple[Section, bool]:
+def _evaluated(path: Path, name: str, baseline: str | None) -> tuple[Section, bool]:
     """What the page says about a folder, and whether something in it is damaged."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
@@ -83,7 +83,8 @@ def _evaluated(path: Path, name: str, baseline: str) -> tuple[Section, bool]:
             raise ReportError(f"{path} cannot be read: {_one_line(error)}") from error
     said = [str(warning.message) for warning in caught]
     try:
-        return section(results, name, said, baseline), bool(said)
+        chosen = baseline or str(results.manifest.get("baseline") or "tcp")
+        return section(results, name, said, chosen), bool(said)
     except SummaryError as error:
         raise ReportError(f"{path}: {error}") from error
     except (PlotError, StallError, ValueError, TypeError) as error:

@@ -152,7 +152,7 @@ def _pictures(
         text = "What a shorter wait costs: stall ratio against wire bytes. Lower left is better."
         wanted.append(("overhead", text, lambda: figures.overhead(summary)))
     if ratios is not None:
-        text = "How far every scheme is from a sender that knows the network's future."
+        text = "How far every scheme is from a sender that sends without pause."
         wanted.append(("limit", text, lambda: figures.limit_ratios(ratios)))
     made = []
     for kind, text, make in wanted:

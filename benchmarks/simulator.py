@@ -1,0 +1,49 @@
+"""How long a simulated stream takes: 400 tokens in 18 s, per scheme, on one core.
+
+python benchmarks/simulator.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from eloquent import schemes
+from scenarios.paper import network
+from scenarios.simulator import simulate
+
+GOAL = 0.050
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print milliseconds a stream, and how many times real time that is."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, default=20, help="of each scheme (%(default)s)")
+    options = parser.parse_args(arguments)
+    tokens = [(0.045 * (n + 1), b" token"[: 3 + n % 4]) for n in range(400)]
+    table = Table("scheme", "ms (median)", "ms (worst)", "times real time", box=None)
+    for scheme in schemes.names():
+        took = []
+        for seed in range(options.streams):
+            start = time.perf_counter()
+            simulate(scheme, tokens, network(), seed)
+            took.append(time.perf_counter() - start)
+        middle = statistics.median(took)
+        table.add_row(
+            scheme,
+            f"{1e3 * middle:.1f}",
+            f"{1e3 * max(took):.1f}",
+            f"{tokens[-1][0] / middle:.0f}",
+        )
+    Console().print(table)
+    print(f"goal: {1e3 * GOAL:g} ms for 20 s, 400 times real time")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
