@@ -166,13 +166,15 @@ class PathSwitch:
     def _check(self, paths: dict[Any, Any]) -> None:
         known = self._switches.ports()
         for name, hops in paths.items():
-            if not isinstance(name, str) or name == NONE or not isinstance(hops, list) or not hops:
+            if name == NONE:
+                raise PathError(f"no path can be called {NONE}: so are the counters of no path")
+            if not isinstance(hops, list) or not hops:
                 raise PathError(f"path {name!r} needs a list of [near, far] ports")
             for hop in hops:
                 if not (isinstance(hop, list) and len(hop) == 2):
                     raise PathError(f"path {name!r}: {hop!r} is no pair of ports")
                 for port in hop:
-                    if port not in known:
+                    if not isinstance(port, str) or port not in known:
                         raise PathError(f"path {name!r}: no port {port!r} at a connected switch")
                 if known[hop[0]][0] != known[hop[1]][0]:
                     raise PathError(f"path {name!r}: {hop[0]} and {hop[1]} are of two switches")
@@ -180,7 +182,7 @@ class PathSwitch:
     def _move(self, path: Any = None, address: Any = None) -> dict[str, Any]:
         if not self._paths:
             raise PathError("there are no paths yet: do paths first")
-        if path is not None and path not in self._paths:
+        if path is not None and not (isinstance(path, str) and path in self._paths):
             raise PathError(f"no path {path!r}: there are {', '.join(self._paths)}")
         address = self._address if address is None else address
         if path is not None and not isinstance(address, str):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import random
 import subprocess
@@ -19,18 +18,17 @@ from rich.console import Console
 
 from analysis.fairness import FairnessError
 from analysis.results import ResultsError, ResultsFolder
-from apps.sources import ScheduledSource, SourceError, open_source
 from scenarios import cell_measure, cell_report, manifest
-from scenarios.cell_network import ARRIVALS, OVERLOAD, WARM_UP, Timetable, timetable, write_trace
+from scenarios.cell_network import ARRIVALS, OVERLOAD, WARM_UP, Timetable, write_trace
 from scenarios.cell_reader import ClientFiles, RunFiles
 from scenarios.cell_setup import BULK_PORT, Cell
+from scenarios.cell_start import prompt_of
 from scenarios.command import TRANSPORTS, Plan
 from scenarios.emulated import EXPECTED_ERRORS
 from scenarios.measurement import MeasurementError
 from scenarios.processes import ProcessFailed, last_lines
 from scenarios.progress import progress_bar
 from scenarios.report import run_seed
-from topologies import sandbox
 from topologies.catalogue import NetworkError, TopologyError
 from topologies.channel import subseed
 
@@ -40,26 +38,6 @@ FIRST_PORT, FIRST_STACK_PORT = 4433, 4450
 _PATIENCE = 120.0
 
 ERRORS = (*EXPECTED_ERRORS, FairnessError, NetworkError, TopologyError)
-
-
-def start(plan: Plan, out: Path | None) -> int:
-    """Run the plan with its engine; returns the exit status."""
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder = out or Path("results") / plan.scenario.name / stamp
-    try:
-        times = _times(plan)
-    except SourceError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if plan.engine == "virtual":
-        from scenarios.virtual import run as run_virtual
-
-        return run_virtual(plan, folder)
-    try:
-        return sandbox.run(lambda: run(plan, times, folder))
-    except sandbox.SandboxError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
 
 
 def run(plan: Plan, times: Timetable, out: Path) -> int:
@@ -241,7 +219,7 @@ class Experiment:
             running = {}
             for (client, scheme), at in zip(speaks.items(), due, strict=True):
                 time.sleep(max(0.0, at - time.monotonic()))
-                prompt = _prompt(self.plan, client, number)
+                prompt = prompt_of(self.plan, client, number)
                 log = self.log(f"{name}-{client}.json")
                 words = ["--scheme", scheme, "--port", str(self.ports[scheme]), "--realtime"]
                 words += ["--log", str(log), "--timeout", str(patience), "--"]
@@ -271,20 +249,6 @@ class Experiment:
         )
         stack.callback(_end, process)
         return process
-
-
-def _prompt(plan: Plan, client: str, number: int) -> str:
-    """A reader's own, so that the server's log of its answer can be told from the others'."""
-    return f"{plan.prompts.of_run(number)} ({client})"
-
-
-def _times(plan: Plan) -> Timetable:
-    """When the overload comes, by the length of the first reader's answer. Raises SourceError."""
-    source = open_source(plan.source)
-    if not isinstance(source, ScheduledSource):
-        raise SourceError(f"the times of source {plan.source!r} are not known beforehand")
-    tokens, _ = source.schedule(_prompt(plan, "client1", 1), plan.tokens)
-    return timetable(tokens[-1][0], plan.knobs["overload"] > 0)
 
 
 def _end(process: Any) -> None:

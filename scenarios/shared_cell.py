@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 try:
+    from scenarios.cell_start import start
     from scenarios.command import Plan, UsageError, plan_of
     from scenarios.scenario import Scenario
     from topologies.channel import Bottleneck
@@ -83,10 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     plan = dataclasses.replace(plan, command_line=(sys.argv[0], *words))
-    from scenarios import cell_run
-
-    return cell_run.start(plan, options.out)
+    return start(plan, options.out)
 
 
 def _check(plan: Plan, sweep: bool) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -101,6 +103,24 @@ def test_results_are_never_overwritten(tmp_path: Path) -> None:
         assert done.returncode in (1, 2)
         assert "error: " in done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.emulation
+@pytest.mark.parametrize("delay", [2.0, 12.0])
+def test_ctrl_c_is_one_line(tmp_path: Path, delay: float) -> None:
+    child = subprocess.Popen(
+        [sys.executable, str(SCRIPT), "--quick", "--out", str(tmp_path / "out")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(delay)
+    child.send_signal(signal.SIGINT)
+    pressed = time.monotonic()
+    _, said = child.communicate(timeout=60)
+    assert time.monotonic() - pressed < 8
+    assert child.returncode == 130
+    assert "Traceback" not in said
 
 
 # The verdicts.

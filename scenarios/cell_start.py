@@ -1,0 +1,58 @@
+"""Where a run of the shared cell takes place: in a sandbox here, or in a guest kernel."""
+
+from __future__ import annotations
+
+import datetime
+import signal
+import sys
+from pathlib import Path
+
+from apps.sources import ScheduledSource, SourceError, open_source
+from scenarios.cell_network import Timetable, timetable
+from scenarios.command import Plan
+from topologies import sandbox
+
+_STOP = {signal.SIGINT, signal.SIGTERM}
+
+
+def start(plan: Plan, out: Path | None) -> int:
+    """Run the plan with its engine; returns the exit status."""
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    folder = out or Path("results") / plan.scenario.name / stamp
+    try:
+        times = times_of(plan)
+    except SourceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if plan.engine == "virtual":
+        from scenarios.virtual import run as run_virtual
+
+        return run_virtual(plan, folder)
+
+    def inside() -> int:
+        # Ctrl-C waits meanwhile: inside an import, callbacks of C code can swallow it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
+        from scenarios.cell_run import run
+
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
+        return run(plan, times, folder)
+
+    try:
+        return sandbox.run(inside)
+    except sandbox.SandboxError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def prompt_of(plan: Plan, client: str, number: int) -> str:
+    """A reader's own, so that the server's log of its answer can be told from the others'."""
+    return f"{plan.prompts.of_run(number)} ({client})"
+
+
+def times_of(plan: Plan) -> Timetable:
+    """When the overload comes, by the length of the first reader's answer. Raises SourceError."""
+    source = open_source(plan.source)
+    if not isinstance(source, ScheduledSource):
+        raise SourceError(f"the times of source {plan.source!r} are not known beforehand")
+    tokens, _ = source.schedule(prompt_of(plan, "client1", 1), plan.tokens)
+    return timetable(tokens[-1][0], plan.knobs["overload"] > 0)
