@@ -45,6 +45,10 @@ CONTROLLER_PORT = 6653
 #: A stream is given up after this long (s), and this much more for each of its tokens.
 PATIENCE, PATIENCE_A_TOKEN = 120.0, 1.5
 
+#: A run in which 1% of the links' timers were later than this (s) is marked: its delays are not
+#: those of the profile.
+LATE = 0.005
+
 EXPECTED_ERRORS = (
     CaptureError,
     LinkCheckError,
@@ -146,6 +150,13 @@ class Experiment:
         report.finish(plan, folder, self.console, self.choice, pictures=pictures, show=show)
         if not show:
             return
+        slow = [f"{d['scheme']} {d['run']}" for d in self.details if d.get("too_slow")]
+        if slow:
+            self.say(
+                f"The machine was too slow in {len(slow)} of {len(self.details)} runs: more than "
+                f"1% of the links' timers were over {1e3 * LATE:g} ms late ({', '.join(slow)}). Do "
+                "not believe these; --engine virtual does not depend on the machine's speed."
+            )
         differing = [d for d in self.details if d.get("agreement", {}).get("beyond")]
         checked = [d["agreement"] for d in self.details if "agreement" in d]
         if checked:
@@ -260,6 +271,8 @@ class Experiment:
         files = self._stream(scheme, number, seed)
         detail |= self.stage.end()
         detail["links"] = {name: link.stats() for name, link in self.network.links.items()}
+        late = max(stats["lateness"]["p99"] for stats in detail["links"].values())
+        detail["too_slow"] = late > LATE
         measured: Measurement = measure(
             files, self.choice, plan.network_engine, plan.scenario.theta
         )
