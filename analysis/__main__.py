@@ -88,7 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                             f"{path} is a results folder, whose summary is fixed: "
                             "--theta is for captures"
                         )
-                    summary = load(path).summary
+                    results = load(path)
+                    summary = results.summary
+                    summary.attrs["baseline"] = str(results.manifest.get("baseline") or "tcp")
                     if summary.empty:
                         raise ResultsError(f"{path} holds no finished run")
                     summaries.append(summary)
@@ -151,7 +153,7 @@ def _print(
     # When not shown to a terminal, never wrap at 80 columns: a file or pager scrolls.
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     for summary in summaries:
-        console.print(summary_table(summary))
+        console.print(summary_table(summary, summary.attrs["baseline"]))
     if rows:
         console.print(stream_table(rows, theta))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -154,7 +155,8 @@ def table(rows: pd.DataFrame) -> Table:
             f"{row['first']}/{row['second']}",
             str(row["runs"]),
             f"{100 * row['first_stall']:.2f}/{100 * row['second_stall']:.2f}",
-            f"{100 * row['difference']:+.2f} ± {100 * row['ci95']:.2f}",
+            f"{100 * row['difference']:+.2f}"
+            + (f" ± {100 * row['ci95']:.2f}" if math.isfinite(row["ci95"]) else ""),
             f"{100 * row['allowed']:.2f}",
             row["verdict"],
         )

@@ -77,7 +77,7 @@ def stream_table(rows: list[dict[str, Any]], theta: float = THETA) -> Table:
         "complete",
         "length",
         "stall %",
-        f"gaps >\n{1000 * theta:g}, %",
+        f"gaps >\n{1000 * theta:g} ms, %",
         "gap P50/P95/P99",
         "TTFT",
     ):

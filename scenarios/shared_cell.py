@@ -63,7 +63,7 @@ SCENARIO = Scenario(
     workload=workload,
     prompts=("Why is the sky blue?",),
     runs=4,
-    tokens=480,
+    tokens=300,
 )
 #: Of a quick run: 16 s, of which the overload leaves 9 to measure the sharing.
 _QUICK_TOKENS = 250

@@ -24,8 +24,9 @@ from topologies.guest.boot import GuestError, Result
 from topologies.guest.boot import run as run_guest
 from topologies.guest.kernel import KernelError
 
-#: Seconds of the host's time for which a run may keep silent about its end, per guest second.
-_PATIENCE = 60.0
+#: Seconds of the host's time after which a guest is given up: to begin with, and for each run. A
+#: run takes some seconds; a busy machine with several guests has needed ten times as many.
+_PATIENCE, _PATIENCE_A_RUN = 180.0, 60.0
 
 
 def run(plan: Plan, out: Path, *, show: bool = True) -> int:
@@ -49,7 +50,7 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
                 out=[out.parent],
                 clock=plan.clock,
                 seed=plan.seed,
-                timeout=_PATIENCE + 30.0 * plan.runs * len(plan.schemes),
+                timeout=_PATIENCE + _PATIENCE_A_RUN * plan.runs * len(plan.schemes),
                 environment=_environment(),
                 stdout=log,
                 stderr=log,

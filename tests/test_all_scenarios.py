@@ -143,7 +143,7 @@ def test_other_options_go_to_each_scenario(
         ran.append(command)
         return SimpleNamespace(returncode=0)
 
-    monkeypatch.setattr(together.subprocess, "run", record)
+    monkeypatch.setattr(subprocess, "run", record)
     out = tmp_path / "out"
     assert together.main([*words.split(), "--out", str(out)]) == 0
     assert ran == [
@@ -158,7 +158,7 @@ def test_one_that_fails_does_not_end_the_others(
 ) -> None:
     statuses = iter((0, bad, 0))
     monkeypatch.setattr(
-        together.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=next(statuses))
+        subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=next(statuses))
     )
     words = ["run", "clean", "lte_walk", "inflight", "--out", str(tmp_path)]
     assert together.main(words) == abs(bad)

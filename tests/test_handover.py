@@ -227,7 +227,7 @@ def test_rules_are_marked_and_above_learned_ones(table: Table) -> None:
 
 
 def test_the_state(table: Table) -> None:
-    empty = {"path": None, "address": None, "paths": [], "moves": 0, "missing": []}
+    empty: dict[str, Any] = {"path": None, "address": None, "paths": [], "moves": 0, "missing": []}
     assert do(table, "state") == empty
     ready(table)
     do(table, "move", path="a", address=FIRST)

@@ -32,7 +32,11 @@ def cell(loss: float, outage: float, group: str = "loss x outage", **stalls: Any
     rows = []
     for scheme, values in stalls.items():
         for seed, stall in enumerate(values, 1):
-            row = {"group": group, "cell": f"loss={loss:g},outage={outage:g}", "scheme": scheme}
+            row: dict[str, Any] = {
+                "group": group,
+                "cell": f"loss={loss:g},outage={outage:g}",
+                "scheme": scheme,
+            }
             row |= {"loss": loss, "outage": outage, "rtt": 0.05, "spacing": 0.045, "step": 1.0}
             row |= {"run": seed, "seed": seed, "stall_ratio": stall, "limit_stall_ratio": 0.05}
             row |= {"bytes_per_token": costs[scheme], "datagrams_per_token": 2.0}

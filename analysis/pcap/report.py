@@ -153,7 +153,7 @@ def _right(table: Table, *headers: str) -> None:
 
 
 def _gap_headers(theta: float) -> tuple[str, str, str]:
-    return "stall %", f"gaps >\n{1000 * theta:g}, %", "gap P50/P95/P99"
+    return "stall %", f"gaps >\n{1000 * theta:g} ms, %", "gap P50/P95/P99"
 
 
 def _gap_cells(row: dict[str, Any]) -> tuple[str, str, str]:
