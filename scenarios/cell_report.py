@@ -1,4 +1,4 @@
-"""What the shared cell showed: a table, two verdicts, a picture, and the same as JSON."""
+"""What the shared cell showed: a table, verdicts, a picture, and the same as JSON."""
 
 from __future__ import annotations
 
@@ -81,11 +81,12 @@ def checks(fairness: pd.DataFrame, baseline: str) -> list[dict[str, Any]]:
         if len(bounded):
             found.append(
                 {
-                    "name": f"restraint of {scheme}",
+                    "name": f"bound of {scheme}",
                     "holds": bool(bounded["within_bound"].all()),
                     "text": _restraint(str(scheme), bounded),
                 }
             )
+            found.append(_backing_off(str(scheme), bounded))
     return found
 
 
@@ -101,7 +102,24 @@ def _restraint(scheme: str, runs: pd.DataFrame) -> str:
             f"; once nothing was answered for 3 s at most {runs['quiet_peak'].max():.0f} a "
             f"second, the bound is {QUIET_DATAGRAMS}"
         )
-    return text + "; some answer came every 3 s, so it was not bound to be quiet at any time"
+    return text + (
+        "; some answer came every 3 s, so only the wide bound of a sender that is answered "
+        "applied: 10 datagrams for each token and for each of 50 probes a second"
+    )
+
+
+def _backing_off(scheme: str, runs: pd.DataFrame) -> dict[str, Any]:
+    """Within its bound or not: is less sent in the overload than before, in both measures?"""
+    pairs = (("sent_rate", "overload_rate"), ("sent_bits", "overload_bits"))
+    (rate, rate_then), (bits, bits_then) = (
+        (float(runs[before].mean()), float(runs[during].mean())) for before, during in pairs
+    )
+    return {
+        "name": f"backing off of {scheme}",
+        "holds": rate_then < rate and bits_then < bits,
+        "text": f"{scheme} sends less in the overload than before: datagrams "
+        f"{100 * (rate_then / rate - 1):+.0f}%, bits {100 * (bits_then / bits - 1):+.0f}%",
+    }
 
 
 def table(tables: dict[str, pd.DataFrame], summary: pd.DataFrame) -> Table:

@@ -138,14 +138,17 @@ def rows(ours: float, theirs: float, within: object = True) -> pd.DataFrame:
 
 
 def test_the_verdicts() -> None:
-    fair, kept = checks(rows(0.96, 1.0), "tcp")
-    assert fair["holds"] and kept["holds"]
+    fair, kept, less = checks(rows(0.96, 1.0), "tcp")
+    assert fair["holds"] and kept["holds"] and less["holds"]
+    assert "datagrams -75%, bits -80%" in less["text"]
     assert "0.960 beside eloquent and 1.000 beside tcp" in fair["text"]
     assert "at most 4 a second, the bound is 16" in kept["text"]
-    unfair, broken = checks(rows(0.9, 1.0, within=False), "tcp")
+    unfair, broken, _ = checks(rows(0.9, 1.0, within=False), "tcp")
     assert not unfair["holds"] and not broken["holds"]
-    (alone,) = checks(rows(0.9, 1.0)[:1], "tcp")
-    assert alone["name"] == "restraint of eloquent"
+    alone, _ = checks(rows(0.9, 1.0)[:1], "tcp")
+    more = checks(rows(1.0, 1.0).assign(overload_bits=2e4), "tcp")[-1]
+    assert not more["holds"]  # fewer datagrams, but each with all that is not acknowledged
+    assert alone["name"] == "bound of eloquent"
 
 
 # The whole, by its command.
@@ -196,7 +199,7 @@ def test_every_reader_gets_every_token(quick: tuple[dict, Path]) -> None:
 def test_eloquent_holds_back_when_nothing_is_answered(quick: tuple[dict, Path]) -> None:
     summary, out = quick
     found = {check["name"]: check for check in summary["checks"]}
-    assert found["restraint of eloquent"]["holds"], found["restraint of eloquent"]["text"]
+    assert found["bound of eloquent"]["holds"], found["bound of eloquent"]["text"]
     fairness = pd.read_csv(out / "fairness.csv").set_index("scheme")
     ours = fairness.loc["eloquent"]
     assert ours["overload_rate"] < 0.8 * ours["sent_rate"]
