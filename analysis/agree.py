@@ -14,7 +14,7 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.results import Results, ResultsError, load
-from analysis.summary import estimate
+from analysis.summary import estimate, json_rows
 
 ABSOLUTE, RELATIVE = 0.01, 0.15
 ENGINES = ("emulated", "virtual", "simulated")
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
               "engines", file=sys.stderr)  # fmt: skip
         return 2
     if options.json:
-        print(json.dumps({"rows": found.to_dict("records")}, indent=2, default=str))
+        print(json.dumps({"rows": json_rows(found)}, indent=2))
     else:
         Console(width=None if sys.stdout.isatty() else 124, highlight=False).print(table(found))
     return int((found["verdict"] == "differs").any())
@@ -84,17 +84,34 @@ def agreement(results: Iterable[Results]) -> pd.DataFrame:
     summaries = [_labelled(result, common) for result in found]
     everything = pd.concat(summaries, ignore_index=True)
     rows: list[dict[str, Any]] = []
-    for (condition, same), group in everything.groupby(["condition", "same"], sort=False):
-        by_seed = group.pivot_table(index="seed", columns="engine", values="stall_ratio")
-        schemes = group.groupby("engine")["scheme"].first()
-        present = [engine for engine in ENGINES if engine in by_seed]
+    for condition, group in everything.groupby("condition", sort=False):
+        by_seed = group.pivot_table(
+            index="seed", columns=["engine", "scheme"], values="stall_ratio"
+        )
+        schemes = {
+            engine: list(part["scheme"].unique())
+            for engine, part in group.groupby("engine", sort=False)
+        }
+        present = [engine for engine in ENGINES if engine in schemes]
         for first, second in itertools.combinations(present, 2):
-            pairs = by_seed[[first, second]].dropna()
-            if len(pairs):
-                model = schemes[first] != schemes[second]
-                name = f"{schemes[first]}/{schemes[second]}" if model else same
-                rows.append(_row(str(condition), name, first, second, pairs, model=model))
+            for a, b in _partners(schemes[first], schemes[second]):
+                pairs = by_seed[[(first, a), (second, b)]].dropna()
+                pairs.columns = pd.Index([first, second])
+                if len(pairs):
+                    name = a if a == b else f"{a}/{b}"
+                    rows.append(_row(str(condition), name, first, second, pairs, model=a != b))
     return pd.DataFrame(rows)
+
+
+def _partners(first: Sequence[str], second: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Schemes of two engines to compare: the same, or TCP and the stand-in where it is missing."""
+    for a, b in itertools.product(first, second):
+        if (
+            a == b
+            or (STANDS_FOR.get(b) == a and a not in second)
+            or (STANDS_FOR.get(a) == b and b not in first)
+        ):
+            yield a, b
 
 
 def _parameters(result: Results) -> list[tuple[str, float]]:
@@ -107,7 +124,6 @@ def _labelled(result: Results, common: set[tuple[str, float]]) -> pd.DataFrame:
     words = [f"{name} {value:g}" for name, value in own]
     summary = result.summary.copy()
     summary["condition"] = ", ".join([str(summary["scenario"].iloc[0]), *words])
-    summary["same"] = summary["scheme"].replace(STANDS_FOR)
     return summary
 
 

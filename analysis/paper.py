@@ -176,8 +176,8 @@ def _sentences(rows: pd.DataFrame) -> Iterator[str]:
     runs = int(own["n"].max())
     yield "# The paper's figures and ours\n"
     yield (
-        f"{own['cell'].nunique()} cells, {runs} paired runs each, simulated. A reduction holds in "
-        "a cell when its 95% interval reaches the paper's figure or lies above it.\n"
+        f"{own.groupby(['group', 'cell']).ngroups} cells, {runs} paired runs each, simulated. A "
+        "reduction holds in a cell when its 95% interval reaches the paper's figure or lies above it.\n"
     )
     for against, claim in CLAIMS.items():
         part = own[(own["against"] == against) & (own["base"] > 0)]
@@ -209,8 +209,9 @@ def _sentences(rows: pd.DataFrame) -> Iterator[str]:
         "token spacing after the channel comes back. Retransmission ends it when a timer fires, "
         "which has doubled meanwhile. The longer the outage, the more of the stall is the outage "
         "itself, which no sender can shorten: the reduction falls towards what the limit allows. "
-        "Copies back to back die in the same outage, so duplication lies in between, and equals "
-        "Eloquent where losses are independent and rare.\n"
+        "Copies back to back die in the same outage, so duplication lies in between. It is better "
+        "than Eloquent where losses are independent and steps slow: its copy is there at once, "
+        "while Eloquent's repair waits for the next token or a probe timeout.\n"
     )
     best = rows[rows["group"] == "loss x outage"].groupby("scheme")[
         ["stall_ratio", "limit_stall_ratio"]

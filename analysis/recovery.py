@@ -31,8 +31,10 @@ def recovery_times(tokens: pd.DataFrame, start: float, end: float) -> pd.DataFra
         if late.any():
             first = float(shown[late].min()) - end
             behind = np.flatnonzero(late)[-1]
-            # Tokens that were made while the backlog was shown may be missing too.
-            while behind + 1 < len(made) and made[behind + 1] < shown[behind]:
+            # Tokens that were made while the backlog was shown may be missing too; one that is
+            # on its way no longer than the fastest is not.
+            usual = float(np.nanmin(shown - made)) + 1e-9
+            while behind + 1 < len(made) and made[behind + 1] + usual < shown[behind]:
                 behind += 1
             recovery = float(shown[behind]) - end
         by_end = int((made <= end).sum())

@@ -156,6 +156,12 @@ def to_json(summary: pd.DataFrame) -> dict[str, Any]:
     return {"schemes": schemes}
 
 
+def json_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as JSON data: null where a value is not known, as JSON has no NaN."""
+    rows: list[dict[str, Any]] = table.astype(object).where(table.notna(), None).to_dict("records")
+    return rows
+
+
 def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 

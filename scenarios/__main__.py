@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib
+import itertools
 import pkgutil
 import subprocess
 import sys
@@ -45,10 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--list", action="store_true", help="name the scenarios")
     commands = parser.add_subparsers(dest="command")
+    # No positional for the names: argparse would take the value of a scenario's option for one.
     run = commands.add_parser(
-        "run", help="run scenarios one after the other", epilog="other options go to each scenario"
+        "run",
+        help="run scenarios one after the other",
+        usage="python -m scenarios run [NAME ...] [--all] [--out OUT] [options]",
+        epilog="names come first; other options go to each scenario",
+        allow_abbrev=False,
     )
-    run.add_argument("names", nargs="*", metavar="NAME")
     run.add_argument("--all", action="store_true", help="every scenario")
     run.add_argument("--out", type=Path, help="folder for the results of all")
     agree = commands.add_parser("agree", help="do the engines agree? same seeds on each")
@@ -66,7 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _agree(options)
     if options.command != "run":
         parser.error(f"unrecognised: {' '.join(rest)}" if rest else "say --list, run or agree")
-    names = list(catalogue()) if options.all else options.names
+    named = list(itertools.takewhile(lambda word: not word.startswith("-"), rest))
+    rest = rest[len(named) :]
+    names = list(catalogue()) if options.all else named
     unknown = [name for name in names if name not in catalogue()]
     if unknown or not names:
         known = ", ".join(catalogue())
@@ -110,7 +117,8 @@ def _run(names: Sequence[str], options: Sequence[str], out: Path | None) -> int:
         word = "ok" if status == 0 else f"FAILED ({status})"
         print(f"{name:16} {word:12} {seconds:6.0f} s", file=sys.stderr)
     print(f"Results: {folder}", file=sys.stderr)
-    return max((status for status, _ in statuses.values()), default=0)
+    # A negative status is that of a process which a signal ended.
+    return max((abs(status) for status, _ in statuses.values()), default=0)
 
 
 def _agree(options: argparse.Namespace) -> int:

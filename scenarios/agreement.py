@@ -12,9 +12,10 @@ from rich.console import Console
 
 from analysis.agree import agreement, table
 from analysis.results import load
+from analysis.summary import json_rows
 from scenarios import paper
 from scenarios.command import network_for, plan_of
-from scenarios.sweep import Cell, run_cells
+from scenarios.sweep import Cell, finished, run_cells
 
 #: Independent losses, short, medium and long outages; a long path; a fast model.
 CONDITIONS = (
@@ -45,6 +46,14 @@ def run(
 
     With ``strict`` a difference beyond what is allowed is a failure.
     """
+    asked = {"runs": runs, "tokens": tokens, "seed": seed}
+    path = out / "agree.json"
+    out.mkdir(parents=True, exist_ok=True)
+    if path.exists() and json.loads(path.read_text()) != asked:
+        console.print(f"error: {out} holds other runs: choose another folder", style="red",
+                      soft_wrap=True, markup=False)  # fmt: skip
+        return 2
+    path.write_text(json.dumps(asked) + "\n")
     folders: list[Path] = []
     for engine in engines:
         schemes = [s if engine != "simulated" or s != "tcp" else "retransmit" for s in SCHEMES]
@@ -59,7 +68,10 @@ def run(
             name = ",".join(f"{key}={value:g}" for key, value in condition.items())
             cells.append(Cell(name, replace(plan, network=network, knobs=knobs, source=source)))
         console.print(f"Engine {engine}:", markup=False)
-        status = run_cells(cells, plan, out / engine, console)
+        todo = [cell for cell in cells if not finished(out / engine / cell.name)]
+        if len(todo) < len(cells):
+            console.print(f"{len(cells) - len(todo)} of {len(cells)} cells are there already.")
+        status = run_cells(todo, plan, out / engine, console)
         folders += [out / engine / cell.name for cell in cells]
         if status:
             return status
@@ -69,7 +81,7 @@ def run(
         return 0
     found.to_csv(out / "agreement.csv", index=False)
     if as_json:
-        print(json.dumps({"rows": found.to_dict("records")}, default=str))
+        print(json.dumps({"rows": json_rows(found)}))
     else:
         Console(width=None if sys.stdout.isatty() else 124, highlight=False).print(table(found))
     return int(strict and bool((found["verdict"] == "differs").any()))

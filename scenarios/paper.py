@@ -56,10 +56,16 @@ SCENARIO = Scenario(
     engine="simulated",
 )
 
+
+def _one_cell(words: list[str]) -> bool:
+    """Do the words ask for a single cell (or a sweep of one's own) rather than the whole table?"""
+    names = {word.lstrip("-").split("=")[0] for word in words if word.startswith("-")}
+    kernel = any(word.split("=")[-1] in ("virtual", "emulated") for word in words)
+    return kernel or bool(names & {*SCENARIO.knobs(), "h", "help", "quick", "sweep", "source"})
+
+
 if __name__ == "__main__":
-    if any(word.lstrip("-").split("=")[0] in SCENARIO.knobs() for word in sys.argv[1:]) or any(
-        word in ("-h", "--help", "--quick", "--sweep") for word in sys.argv[1:]
-    ):
+    if _one_cell(sys.argv[1:]):
         sys.exit(main(SCENARIO))
     from scenarios.paper_table import main as whole_table
 

@@ -19,11 +19,13 @@ from rich.console import Console
 
 from analysis import paper
 from analysis.grid import heat_map
+from analysis.summary import json_rows
 from scenarios import agreement, manifest
 from scenarios.command import UsageError, network_for, plan_of
 from scenarios.executors import ExecutorError, check
 from scenarios.progress import progress_bar
 from scenarios.scenario import Scenario
+from scenarios.simulated import EXPECTED_ERRORS
 from scenarios.sweep import Cell, simulated_cells
 from topologies.guest import kernel
 
@@ -63,6 +65,9 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print(f"Interrupted: finished cells are in {out}/cells.csv", markup=False)
         return 130
+    except EXPECTED_ERRORS as error:
+        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        return 1
     _conclude(rows, out, as_json=options.json)
     status = 0
     if options.virtual is not False:
@@ -82,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--runs", type=int, default=30, help="paired runs of each scheme and cell (%(default)s)")
     add("--tokens", type=int, default=400, help="of each answer (%(default)s)")
     add("--seed", type=int, default=1, help="of all randomness (%(default)s)")
+    add("--schemes", metavar="A,B", help="instead of all")
+    add("--engine", choices=["simulated"], help="the table's; another one takes a cell")
     add("--executor", default="local", metavar="WHERE", help="local, local:N or dask:ADDRESS")
     add("--out", type=Path, metavar="DIR", help="results folder; must not exist")
     add("--json", action="store_true", help="print the reductions as one JSON object")
@@ -97,6 +104,8 @@ def _parser() -> argparse.ArgumentParser:
 def _cells(scenario: Scenario, options: argparse.Namespace) -> Iterator[tuple[str, Cell]]:
     words = ["--runs", str(options.runs), "--tokens", str(options.tokens)]
     words += ["--seed", str(options.seed), "--executor", options.executor]
+    if options.schemes:
+        words += ["--schemes", options.schemes]
     plan = plan_of(scenario, words)
     seen: set[str] = set()
     for group, values in _points():
@@ -153,7 +162,7 @@ def _conclude(rows: pd.DataFrame, out: Path, *, as_json: bool) -> None:
         if figure is not None:
             figure.savefig(out / f"below-{baseline}.png")
     if as_json:
-        print(json.dumps({"scenario": "paper", "out": str(out), "cells": found.to_dict("records")}))
+        print(json.dumps({"scenario": "paper", "out": str(out), "cells": json_rows(found)}))
         return
     Console(width=None if sys.stdout.isatty() else 124).print(paper.claims_table(found))
     print(paper.text(rows))

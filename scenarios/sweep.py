@@ -23,12 +23,13 @@ import pandas as pd
 from rich.console import Console
 
 from analysis.results import ResultsError, ResultsFolder, load
+from apps.sources import SourceError, open_source
 from scenarios import manifest
 from scenarios.command import Plan, UsageError, network_for
 from scenarios.executors import results_in_order
 from scenarios.progress import progress_bar
 from scenarios.recording import recorded
-from scenarios.simulated import Outcome, jobs_of, run_job
+from scenarios.simulated import EXPECTED_ERRORS, Outcome, jobs_of, run_job
 
 #: Keys of the manifest that may differ when a sweep goes on.
 _CHANGING = ("command_line", "started", "machine", "versions", "commit")
@@ -53,6 +54,9 @@ def parse(words: Sequence[str], knobs: dict[str, float]) -> dict[str, list[float
         if name in values:
             raise UsageError(f"--sweep: {name} is there twice")
         values[name] = [_number(part, word) for part in text.split(",")]
+        seen = [f"{value:g}" for value in values[name]]  # as cells are called
+        if len(set(seen)) < len(seen):
+            raise UsageError(f"--sweep {word!r}: a value is there twice")
     return values
 
 
@@ -75,12 +79,21 @@ def cells(plan: Plan, values: dict[str, list[float]]) -> list[Cell]:
         source = plan.source
         if source == plan.scenario.source_of(plan.knobs):
             source = plan.scenario.source_of(knobs)
+            _check_source(source)
         name = ",".join(f"{key}={value:g}" for key, value in chosen.items())
         network = network_for(plan.scenario, knobs)
         made.append(
             Cell(name, dataclasses.replace(plan, network=network, knobs=knobs, source=source))
         )
     return made
+
+
+def _check_source(source: str) -> None:
+    if not source.startswith("model"):
+        try:
+            open_source(source)
+        except SourceError as error:
+            raise UsageError(f"--sweep: {error}") from None
 
 
 def run(plan: Plan, words: Sequence[str], out: Path) -> int:
@@ -99,10 +112,7 @@ def run(plan: Plan, words: Sequence[str], out: Path) -> int:
     random.Random(plan.seed).shuffle(todo)
     status = 0
     try:
-        if plan.engine == "simulated":
-            _simulate(todo, plan, out, console)
-        else:
-            status = _run_each(todo, plan, out, console)
+        status = run_cells(todo, plan, out / "cells", console)
     except KeyboardInterrupt:
         console.print(
             "Interrupted: finished cells are kept; the same command goes on with the rest."
@@ -124,10 +134,14 @@ def run_cells(todo: list[Cell], plan: Plan, out: Path, console: Console) -> int:
     ``plan`` says where and on which engine; the cells' plans say what.
     """
     out.mkdir(parents=True, exist_ok=True)
-    if plan.engine == "simulated":
+    if plan.engine != "simulated":
+        return _run_each(todo, plan, out, console)
+    try:
         _simulate(todo, plan, out, console)
-        return 0
-    return _run_each(todo, plan, out, console)
+    except EXPECTED_ERRORS as error:
+        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        return 1
+    return 0
 
 
 def finished(folder: Path) -> bool:
@@ -141,6 +155,7 @@ def finished(folder: Path) -> bool:
 def _open(plan: Plan, grid: list[Cell], out: Path) -> None:
     asked = manifest.describe(plan)
     asked = {key: value for key, value in asked.items() if key not in _CHANGING}
+    asked |= {name: getattr(plan, name) for name in ("source", "model", "link", "clock")}
     asked = json.loads(json.dumps({"plan": asked, "cells": [c.name for c in grid]}, default=str))
     path = out / "sweep.json"
     if out.exists():
