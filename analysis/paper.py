@@ -177,7 +177,8 @@ def _sentences(rows: pd.DataFrame) -> Iterator[str]:
     yield "# The paper's figures and ours\n"
     yield (
         f"{own.groupby(['group', 'cell']).ngroups} cells, {runs} paired runs each, simulated. A "
-        "reduction holds in a cell when its 95% interval reaches the paper's figure or lies above it.\n"
+        "reduction holds in a cell when its 95% interval reaches the paper's figure or lies above "
+        "it.\n"
     )
     for against, claim in CLAIMS.items():
         part = own[(own["against"] == against) & (own["base"] > 0)]
