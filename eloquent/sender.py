@@ -29,6 +29,10 @@ FLIGHT_BYTES = 11_000
 DATAGRAM_TOKENS = 1100
 #: New tokens that come closer together than this share a datagram: at most 200 flights/s.
 FLIGHT_INTERVAL = 0.005
+#: Where datagrams queue, flights are half of the queueing delay apart, but no further than this: a
+#: queue that is full for seconds is met with 7 flights/s instead of one for each token, and a reader
+#: who stalls after 200 ms does not stall for it.
+MAX_FLIGHT_INTERVAL = 0.15
 #: The backed-off probe timeout never exceeds the larger of this and the plain probe timeout, so
 #: that an outage of any length ends at most this long after the network is back.
 PROBE_INTERVAL = 0.2
@@ -147,7 +151,15 @@ class Sender:
             return None
         if window.bytes_in_flight >= FLIGHT_BYTES:
             return None
-        return self._flight_at + FLIGHT_INTERVAL
+        return self._flight_at + self._flight_interval()
+
+    def _flight_interval(self) -> float:
+        """Seconds from flight to flight: more where the RTT says that datagrams queue."""
+        rtt = self.path.rtt
+        if not rtt.samples or self.scheme.recovers:  # that has a congestion window
+            return FLIGHT_INTERVAL
+        queueing = rtt.smoothed - rtt.minimum
+        return min(max(FLIGHT_INTERVAL, queueing / 2), MAX_FLIGHT_INTERVAL)
 
     def _next_probe(self) -> float | None:
         """When the oldest unacknowledged token is due for a repetition."""
