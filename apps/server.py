@@ -98,7 +98,11 @@ class TokenServer:
 
     def _done(self, log: AnswerLog, how: str) -> None:
         self._answers += 1
-        path = log.write(self.log_dir, self._answers, self.source)
+        try:
+            path = log.write(self.log_dir, self._answers, self.source)
+        except OSError as error:  # a full disk, say: whoever waits for the log must hear of it
+            say("error", message=f"cannot write the log of an answer: {error.strerror}")
+            return
         say(
             "done",
             scheme=log.scheme,

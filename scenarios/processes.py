@@ -77,6 +77,8 @@ class JsonProcess:
             answer = self.receive(max(0.0, deadline - time.monotonic()))
             if answer.get("event") == event:
                 return answer
+            if answer.get("event") == "error":  # what was expected will not come
+                raise ProcessFailed(f"{self.name}: {answer.get('message')}")
 
     def request(self, command: str, timeout: float = 10.0) -> dict[str, Any]:
         """Send a command and return its answer."""

@@ -141,6 +141,7 @@ def test_what_is_not_the_testbeds_survives() -> None:
 
 
 @emulation
+@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_without_a_traceback(number: signal.Signals) -> None:
     before = set(leftovers.running())

@@ -106,6 +106,7 @@ def test_results_are_never_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.emulation
+@pytest.mark.alone
 @pytest.mark.parametrize("delay", [2.0, 12.0])
 def test_ctrl_c_is_one_line(tmp_path: Path, delay: float) -> None:
     child = subprocess.Popen(

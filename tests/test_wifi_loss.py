@@ -17,7 +17,7 @@ import pytest
 
 from analysis.results import load
 
-pytestmark = pytest.mark.emulation
+pytestmark = [pytest.mark.emulation, pytest.mark.alone]
 SCRIPT = Path(__file__).parent.parent / "scenarios" / "wifi_loss.py"
 TOKENS = 80  # of an answer, by default
 COLUMNS = {
