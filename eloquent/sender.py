@@ -30,8 +30,8 @@ DATAGRAM_TOKENS = 1100
 #: New tokens that come closer together than this share a datagram: at most 200 flights/s.
 FLIGHT_INTERVAL = 0.005
 #: Where datagrams queue, flights are half of the queueing delay apart, but no further than this: a
-#: queue that is full for seconds is met with 7 flights/s instead of one for each token, and a reader
-#: who stalls after 200 ms does not stall for it.
+#: queue that is full for seconds is met with 7 flights/s instead of one for each token, and a
+#: reader who stalls after 200 ms does not stall for it.
 MAX_FLIGHT_INTERVAL = 0.15
 #: The backed-off probe timeout never exceeds the larger of this and the plain probe timeout, so
 #: that an outage of any length ends at most this long after the network is back.
