@@ -77,8 +77,8 @@ def test_nothing_is_lost_on_loopback(server: int) -> None:
     for sample in samples:
         assert sample.server_arrived_at is not None
         assert sample.returned_at is not None
-        # Clock readings of two processes: in order, up to the clocks' resolution.
-        assert sample.sent_at - 1e-4 <= sample.server_arrived_at <= sample.returned_at + 1e-4
+        # Clock readings of two processes: in order, but for a preempted reading.
+        assert sample.sent_at - 1e-3 <= sample.server_arrived_at <= sample.returned_at + 1e-3
     # Absolute deadlines: the pace neither drifts nor depends on the echoes.
     duration = samples[-1].sent_at - samples[0].sent_at
     assert 249 * 0.002 - 0.02 < duration < 249 * 0.002 + 0.2
