@@ -23,7 +23,7 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from scipy import stats
+from scipy.special import stdtrit
 
 from analysis.report.measures import measure, measured_columns, number, scaled
 from analysis.results import Results, ResultsError, ResultsWarning, load
@@ -90,7 +90,7 @@ def unpaired(a: npt.ArrayLike, b: npt.ArrayLike) -> Difference:
         half = 0.0
         if spread > 0:
             freedom = spread**2 / float((parts**2 / np.array([n_a - 1, n_b - 1])).sum())
-            half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom)) * math.sqrt(spread)
+            half = float(stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * math.sqrt(spread)
     middle = mean_b - mean_a
     return Difference(mean_a, mean_b, n_a, n_b, middle, middle - half, middle + half, 0)
 

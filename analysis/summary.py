@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 SUMMARY_COLUMNS = [
     *("scenario", "scheme", "run", "seed"),
@@ -167,7 +167,7 @@ def _number(value: float) -> float | None:
 
 
 def _t(n: int) -> float:
-    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1))
+    return float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2))
 
 
 def _need(summary: pd.DataFrame, columns: Iterable[str]) -> None:

@@ -50,6 +50,8 @@ def run(
     _check_port(host, port)
     _check_writable(stats)
     _check_control(control)
+    # Eventlet would load a resolver of its own for names, of which there are none here.
+    os.environ.setdefault("EVENTLET_NO_GREENDNS", "yes")
     try:
         with warnings.catch_warnings():
             # Eventlet warns that it is deprecated: known, and nothing that a reader could change.

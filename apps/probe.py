@@ -3,10 +3,12 @@
 ``python -m apps.probe echo`` answers on the server host until it is ended.
 ``python -m apps.probe send ADDRESS`` prints one JSON object: one entry a probe with the times at
 which it was sent, reached the server, and came back (null: never), in seconds of CLOCK_MONOTONIC,
-which all network namespaces of a machine share. The server remembers what arrived and is asked
-for it afterwards, as often as needed, so a probe lost on the way up is told from an echo lost on
-the way down. Both sides sleep until something is due; times come from the kernel's timestamps, so
-a late wake-up does not count as delay of the link.
+which all network namespaces of a machine share. With ``--repeat`` it measures once for each line
+of its input; a measurement that fails is an object with ``error``.
+
+The server remembers what arrived and is asked for it afterwards, as often as needed, so a probe
+lost on the way up is told from an echo lost on the way down. Both sides sleep until something is
+due; times come from the kernel's timestamps, so a late wake-up does not count as delay of the link.
 """
 
 from __future__ import annotations
@@ -263,26 +265,42 @@ def main(arguments: list[str] | None = None) -> int:
     send.add_argument("--size", type=int, default=64, help="bytes of UDP payload")
     send.add_argument("--wait", type=float, default=1.0, help="seconds to wait for late echoes")
     send.add_argument("--timeout", type=float, default=10.0, help="seconds for a silent server")
+    send.add_argument(
+        "--repeat", action="store_true", help="measure once for each line of standard input"
+    )
     options = parser.parse_args(arguments)
     try:
         if options.command == "echo":
             serve(options.port)
-        prober = Prober(
-            options.address,
-            options.port,
-            count=options.count,
-            interval=options.interval,
-            size=options.size,
-            wait=options.wait,
-            timeout=options.timeout,
-        )
-        samples = prober.measure()
+        if options.repeat:
+            for _ in iter(sys.stdin.readline, ""):
+                try:
+                    answer = _measure(options)
+                except ProbeError as error:
+                    answer = {"error": str(error)}
+                print(json.dumps(answer), flush=True)
+            return 0
+        print(json.dumps(_measure(options)))
     except ProbeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    result = {
+    return 0
+
+
+def _measure(options: argparse.Namespace) -> dict[str, Any]:
+    prober = Prober(
+        options.address,
+        options.port,
+        count=options.count,
+        interval=options.interval,
+        size=options.size,
+        wait=options.wait,
+        timeout=options.timeout,
+    )
+    samples = prober.measure()
+    return {
         "address": options.address,
         "port": options.port,
         "interval": options.interval,
@@ -290,8 +308,6 @@ def main(arguments: list[str] | None = None) -> int:
         **asdict(summarize(samples)),
         "samples": [asdict(sample) for sample in samples],
     }
-    print(json.dumps(result))
-    return 0
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from eloquent.wire import MAX_DATAGRAM
 from scenarios import manifest, report
 from scenarios.command import TRANSPORTS, Plan
 from scenarios.limit import limit_stall_ratio
-from scenarios.link_check import LinkCheckError
+from scenarios.link_check import LinkCheckError, prober_words
 from scenarios.measurement import Measurement, MeasurementError, RunFiles, measure
 from scenarios.processes import JsonProcess, ProcessFailed
 from scenarios.progress import progress_bar
@@ -195,11 +195,9 @@ class Experiment:
         self.network = self.stage.build(choice, datapath=kind, controller_port=CONTROLLER_PORT)
         stack.callback(self.network.stop)
         self.network.start()
-        try:
-            self.network.wait_connected(timeout=30)
-        except (wifi.NetworkError, catalogue.NetworkError) as error:
-            self.controller.check()
-            raise self.controller.failure(f"has no switch ({error})") from None
+        # Open vSwitch would tell of its controllers every 5 s; the controller tells at once.
+        for _ in self.network.mininet.switches:
+            self.controller.expect("connected", timeout=30)
         self.stage.connected()
         for host in (self.network.client, self.network.server):
             # What TCP learned in one run must not help it in the next.
@@ -207,6 +205,9 @@ class Experiment:
         server, client = self.network.server, self.network.client
         self.echo = self._process(
             stack, server.popen, "echo", ["apps.probe", "echo", "--port", str(PROBE_PORT)]
+        )
+        self.prober = self._process(
+            stack, client.popen, "prober", prober_words(server.IP(), PROBE_PORT)
         )
         self.captures = {
             name: [
@@ -262,7 +263,7 @@ class Experiment:
         plan = self.plan
         seed = report.run_seed(plan.seed, number)
         detail: dict[str, Any] = {"scheme": scheme, "run": number, "seed": seed}
-        detail["probe"] = self.stage.check_links(seed, PROBE_PORT)
+        detail["probe"] = self.stage.check_links(seed, self.prober)
         for name, link in self.network.links.items():
             link.seed(seed)
             if link.backend == "user":

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,6 +9,7 @@ from typing import Any
 
 from apps.assessment import assess
 from apps.samples import Sample, summarize
+from scenarios.processes import JsonProcess, ProcessFailed
 from topologies.channel import Channel, subseed
 from topologies.profile import NetworkProfile
 
@@ -28,7 +26,15 @@ class LinkCheckError(RuntimeError):
     """A link does not do what its profile says, or cannot be measured."""
 
 
-def check_links(network: Any, profile: NetworkProfile, seed: int, port: int) -> dict[str, Any]:
+def prober_words(address: str, port: int) -> list[str]:
+    """The command of the client's `prober`, which must talk to an ``apps.probe echo``."""
+    words = ["apps.probe", "send", address, "--port", str(port), "--repeat", "--wait", "0.2"]
+    return [*words, "--count", str(COUNT), "--interval", str(INTERVAL)]
+
+
+def check_links(
+    network: Any, profile: NetworkProfile, seed: int, prober: JsonProcess
+) -> dict[str, Any]:
     """Probe the way from client to server and back; returns what was seen.
 
     Raises LinkCheckError naming link, direction, set value and seen value.
@@ -43,7 +49,7 @@ def check_links(network: Any, profile: NetworkProfile, seed: int, port: int) -> 
         for link in network.links.values():
             link.seed(probe_seed)
             link.start_epoch(epoch)
-        samples = _probe(network, port)
+        samples = _probe(prober)
         for link in network.links.values():
             link.stop_epoch()
         failures = judge(samples, profile, probe_seed, epoch)
@@ -95,26 +101,12 @@ def _changes(channel: Channel, time: float) -> bool:
     return channel.next_change(time - UNCERTAIN) <= time + UNCERTAIN
 
 
-def _probe(network: Any, port: int) -> list[Sample]:
-    command = [sys.executable, "-m", "apps.probe", "send", network.server.IP()]
-    command += ["--port", str(port), "--count", str(COUNT), "--interval", str(INTERVAL)]
-    command += ["--wait", "0.2"]
-    process = network.client.popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def _probe(prober: JsonProcess) -> list[Sample]:
     try:
-        output, errors = process.communicate(timeout=COUNT * INTERVAL + 30)
-    except subprocess.TimeoutExpired:
-        raise LinkCheckError("the probes did not end: is the link dead?") from None
-    finally:
-        process.kill()
-    if process.returncode != 0:
-        raise LinkCheckError(f"the links cannot be probed: {errors.strip()}")
-    return [Sample(**sample) for sample in json.loads(output)["samples"]]
+        answer = prober.request("measure", timeout=COUNT * INTERVAL + 60)
+    except ProcessFailed as error:
+        raise LinkCheckError(f"the links cannot be probed: {error}") from None
+    return [Sample(**sample) for sample in answer["samples"]]
 
 
 def _rounded(value: float | None) -> float | None:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from scenarios.command import Plan
 from scenarios.link_check import check_links
+from scenarios.processes import JsonProcess
 from topologies import wifi
 from topologies.backends import Choice
 
@@ -59,9 +60,9 @@ class Stage:
             for name, host in (("client", network.client), ("server", network.server))
         }
 
-    def check_links(self, seed: int, port: int) -> dict[str, Any]:
+    def check_links(self, seed: int, prober: JsonProcess) -> dict[str, Any]:
         """Measure the links before a run. Raises LinkCheckError."""
-        return check_links(self.network, self.plan.network, seed, port)
+        return check_links(self.network, self.plan.network, seed, prober)
 
     def begin(self, scheme: str, number: int) -> None:
         """A run is about to begin: nobody has asked yet."""

@@ -21,7 +21,7 @@ from typing import Any
 from scenarios.command import TRANSPORTS, Plan
 from scenarios.link_check import LinkCheckError, check_links
 from scenarios.measurement import MeasurementError
-from scenarios.processes import ProcessFailed
+from scenarios.processes import JsonProcess, ProcessFailed
 from scenarios.stage import Action, Stage
 from topologies import catalogue, sandbox
 from topologies.backends import Choice
@@ -162,14 +162,14 @@ class TwoPaths(Stage):
         names = [interface.name for interface in client.intfList() if interface.name != "lo"]
         return {"client": names, "server": [server.defaultIntf().name]}
 
-    def check_links(self, seed: int, port: int) -> dict[str, Any]:
+    def check_links(self, seed: int, prober: JsonProcess) -> dict[str, Any]:
         profile = NetworkProfile(access=self._access, server=self.plan.network.server)
         self._go_home()
         seen: dict[str, Any] = {}
         for name in reversed(PATHS):
             self._control("move", path=name, address=self.network.client.IP())
             self.network.use(name)
-            seen[name] = _check_patiently(self.network, profile, seed, port)
+            seen[name] = _check_patiently(self.network, profile, seed, prober)
         return {**seen["access-a"], "access_b": seen["access-b"]}
 
     def begin(self, scheme: str, number: int) -> None:
@@ -291,11 +291,13 @@ def _prefer_switch() -> None:
         pass  # a container may forbid it; the links are measured in any case
 
 
-def _check_patiently(network: Any, profile: NetworkProfile, seed: int, port: int) -> dict[str, Any]:
+def _check_patiently(
+    network: Any, profile: NetworkProfile, seed: int, prober: JsonProcess
+) -> dict[str, Any]:
     """Frames cross two switches here, so a busy machine shows earlier: it gets further chances."""
     for number in itertools.count(1):
         try:
-            return check_links(network, profile, seed, port)
+            return check_links(network, profile, seed, prober)
         except LinkCheckError:
             if number == _CHECKS:
                 raise

@@ -54,7 +54,8 @@ def netem_available() -> tuple[bool, str]:
         if tried.returncode != 0:
             return False, f"this kernel has no usable netem ({tc.line(tried)})"
         try:
-            _redirect(first, second)
+            for command in _redirect(first, second):
+                tc.must(["tc", *command])
         except LinkError as error:
             return False, f"this kernel cannot redirect frames: {error}"
     finally:
@@ -91,6 +92,7 @@ class NetemLink(Link):
             self._stages[direction] = _Stage(
                 self.name,
                 self.profile.direction(direction),
+                self._batch,
                 source,
                 inner[direction],
                 f"{box}{direction[0]}",
@@ -184,9 +186,16 @@ class _Stage:
     """One direction of the box: from `source` through a bottleneck, if any, out of `device`."""
 
     def __init__(
-        self, link: str, direction: Direction, source: str, device: str, pair: str
+        self,
+        link: str,
+        direction: Direction,
+        batch: tc.Batch,
+        source: str,
+        device: str,
+        pair: str,
     ) -> None:
         self._link, self._direction, self._device = link, direction, device
+        self._batch, self._made = batch, False
         self._neck = f"{pair}0" if direction.bottleneck else None
         self._seedable = tc.knows_seed()
         self._seed: int | None = None
@@ -194,34 +203,36 @@ class _Stage:
         self._entrance, self._entered = source, 0
         self.notes: list[str] = []
         if self._neck is None:
-            _redirect(source, device)
+            batch.must(*_redirect(source, device))
         else:
             far = f"{pair}1"
             tc.must(["ip", "link", "add", self._neck, "type", "veth", "peer", "name", far])
             for end in (self._neck, far):
                 _quiet(end)
-            _redirect(source, self._neck)
-            _redirect(far, device)
+            batch.must(*_redirect(source, self._neck), *_redirect(far, device))
 
     def reset(self, loss: float, seed: int) -> None:
         """New qdiscs: new random numbers, and counters at 0."""
         self._entered = _arrivals(self._entrance)
         self._seed, self._changes = (seed if self._seedable else None), 0
-        tc.run([tc.find("tc") or "tc", "qdisc", "del", "dev", self._device, "root"])
         words = netem_words(self._direction, loss, self._seed)
-        tc.must(["tc", *_root(self._device), "netem", *words])
+        commands = [*self._removal(self._device), [*_root(self._device), "netem", *words]]
         if self._neck is not None:
             assert self._direction.bottleneck is not None
-            tc.run([tc.find("tc") or "tc", "qdisc", "del", "dev", self._neck, "root"])
             root, child = bottleneck_words(self._direction.bottleneck)
-            tc.must(["tc", *_root(self._neck), *root])
+            commands += [*self._removal(self._neck), [*_root(self._neck), *root]]
             if child is not None:
                 parent = ["qdisc", "add", "dev", self._neck, "parent", "1:1", "handle", "10:"]
-                tc.must(["tc", *parent, *child])
+                commands.append([*parent, *child])
+        self._batch.must(*commands)
+        self._made = True
         # A kernel before 6.6 ignores the seed without a word, but does not show it either.
         shown = self._show(self._device, "netem").get("options", {})
         seeded = self._seed is not None and shown.get("seed") == self._seed
         self.notes = [] if seeded else [f"{self._link}: {what}" for what in self._chances()]
+
+    def _removal(self, device: str) -> list[list[str]]:
+        return [["qdisc", "del", "dev", device, "root"]] if self._made else []
 
     def _chances(self) -> list[str]:
         """What is left to chance without a seed of netem's own."""
@@ -274,7 +285,7 @@ class _Stage:
         return sent, dropped, queued
 
     def _show(self, device: str, kind: str | None) -> dict[str, Any]:
-        for qdisc in tc.qdiscs(device):
+        for qdisc in self._batch.qdiscs(device):
             if qdisc.get("root") and kind in (None, qdisc.get("kind")):
                 return qdisc
         raise LinkError(f"link {self._link}: its qdisc on {device} has gone")
@@ -294,9 +305,11 @@ def _quiet(device: str) -> None:
     tc.must(["ip", "link", "set", device, "up", "addrgenmode", "none", "arp", "off"])
 
 
-def _redirect(source: str, target: str) -> None:
-    """Whatever comes in at `source` goes out of `target`, through its qdisc."""
-    tc.must(["tc", "qdisc", "add", "dev", source, "handle", "ffff:", "ingress"])
+def _redirect(source: str, target: str) -> list[list[str]]:
+    """Whatever comes in at `source` goes out of `target`, through its qdisc: tc's commands."""
     action = ["action", "mirred", "egress", "redirect", "dev", target]
     match = ["protocol", "all", "prio", "1", "matchall"]
-    tc.must(["tc", "filter", "add", "dev", source, "parent", "ffff:", *match, *action])
+    return [
+        ["qdisc", "add", "dev", source, "handle", "ffff:", "ingress"],
+        ["filter", "add", "dev", source, "parent", "ffff:", *match, *action],
+    ]

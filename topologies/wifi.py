@@ -111,7 +111,6 @@ def build(
         raise NetworkError(f"Mininet is not installed ({missing}): run setup.sh") from None
     from mininet.log import setLogLevel
     from mininet.net import Mininet
-    from mininet.node import OVSSwitch
 
     setLogLevel("error")
     # Mininet would raise limits of the whole machine (kernel.pty.max, net.core.rmem_max, ...).
@@ -120,7 +119,7 @@ def build(
     client, server = mininet.addHost("client"), mininet.addHost("server")
     switch = mininet.addSwitch(
         "s1",
-        cls=OVSSwitch,
+        cls=parts.Switch,
         datapath=datapath,
         protocols="OpenFlow13",
         failMode="standalone" if controller_port is None else "secure",
