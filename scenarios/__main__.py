@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import importlib
 import itertools
+import os
 import pkgutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import scenarios
@@ -49,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # No positional for the names: argparse would take the value of a scenario's option for one.
     run = commands.add_parser(
         "run",
-        help="run scenarios one after the other",
+        help="run scenarios one after the other, or on the virtual engine side by side",
         usage="python -m scenarios run [NAME ...] [--all] [--out OUT] [options]",
         epilog="names come first; other options go to each scenario",
         allow_abbrev=False,
@@ -99,20 +104,49 @@ def _list() -> None:
 
 
 def _run(names: Sequence[str], options: Sequence[str], out: Path | None) -> int:
-    """Each scenario in a process of its own: one that fails does not end the others."""
+    """Each scenario in a process of its own: one that fails does not end the others.
+
+    Guests in virtual time do not disturb each other: as many run at once as there are cores.
+    """
     folder = out or Path("results/all") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
     folder.mkdir(parents=True, exist_ok=True)
-    statuses: dict[str, tuple[int, float]] = {}
-    for name in names:
-        print(f"== {name}", file=sys.stderr, flush=True)
-        file = Path(__file__).with_name(f"{name}.py")
+    engine = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    engine.add_argument("--engine")
+    engine.add_argument("--time")
+    known, _ = engine.parse_known_args(options)
+    virtual = known.engine == "virtual" and known.time in (None, "virtual")
+    workers = min(len(os.sched_getaffinity(0)), len(names)) if virtual else 1
+    running: set[subprocess.Popen[bytes]] = set()
+
+    def one(name: str) -> tuple[int, float]:
         started = time.monotonic()
+        file = Path(__file__).with_name(f"{name}.py")
         command = [sys.executable, str(file), *options, "--out", str(folder / name)]
+        with contextlib.ExitStack() as stack:
+            words = stack.enter_context(tempfile.TemporaryFile()) if workers > 1 else None
+            if words is None:
+                print(f"== {name}", file=sys.stderr, flush=True)
+            process = subprocess.Popen(command, stdout=words, stderr=words)
+            running.add(process)
+            status = process.wait()
+            running.discard(process)
+            if words is not None:  # all that one said together, not mixed with another's
+                words.seek(0)
+                said = words.read().decode(errors="replace")
+                print(f"== {name}\n{said}", end="", file=sys.stderr, flush=True)
+        return status, time.monotonic() - started
+
+    with ThreadPoolExecutor(workers) as pool:
         try:
-            status = subprocess.run(command, check=False).returncode
+            statuses = dict(zip(names, pool.map(one, names), strict=True))
         except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(running):
+                try:
+                    process.wait(3)  # a terminal tells all of us; a second word would disturb
+                except subprocess.TimeoutExpired:
+                    process.send_signal(signal.SIGINT)
             return 130
-        statuses[name] = status, time.monotonic() - started
     for name, (status, seconds) in statuses.items():
         word = "ok" if status == 0 else f"FAILED ({status})"
         print(f"{name:16} {word:12} {seconds:6.0f} s", file=sys.stderr)
