@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,6 +177,32 @@ def test_command_prints_one_object(server: int) -> None:
     result = json.loads(done.stdout)
     assert result["count"] == len(result["samples"]) == 30
     assert set(result["samples"][0]) == {"sent_at", "server_arrived_at", "returned_at"}
+
+
+def test_command_measures_once_for_each_line_and_outlives_a_silent_server(server: int) -> None:
+    passing = True
+    with Relay(server, lambda *_: not passing) as relay:
+        command = [sys.executable, "-m", "apps.probe", "send", "127.0.0.1", "--repeat"]
+        command += ["--port", str(relay.port), "--count", "20", "--wait", "0.2", "--timeout", "0.5"]
+        with subprocess.Popen(
+            command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
+            commands, answers = process.stdin, process.stdout
+            assert commands is not None
+            assert answers is not None
+
+            def ask() -> Any:
+                commands.write("measure\n")
+                commands.flush()
+                return json.loads(answers.readline())
+
+            assert len(ask()["samples"]) == 20
+            passing = False
+            assert "no answer" in ask()["error"]
+            passing = True
+            assert len(ask()["samples"]) == 20
+            commands.close()
+            assert process.wait(5) == 0
 
 
 def test_command_reports_a_taken_port(server: int) -> None:
