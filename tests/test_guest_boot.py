@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,17 +39,28 @@ def guest(*command: str, **options) -> tuple[boot.Result, str, str]:
     return result, out.getvalue().decode(), err.getvalue().decode()
 
 
-def leftovers() -> set[str]:
-    """Guest kernels, folders in /tmp and files in /dev/shm."""
-    found = {str(path) for path in Path("/tmp").glob("eloquent-guest-*")}
-    found |= {str(path) for path in Path("/dev/shm").iterdir()}
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the guests of one test lie: other tests run guests at the same time.
+
+    Its name is short, as a guest's sockets in it have names of at most 108 bytes.
+    """
+    with tempfile.TemporaryDirectory(prefix="guests-", dir="/tmp") as name:
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        monkeypatch.setenv("TMPDIR", name)
+        yield Path(name)
+
+
+def leftovers(folder: Path) -> set[str]:
+    """What is left of this folder's guests, and files in /dev/shm."""
+    found = {str(path) for path in [*folder.iterdir(), *Path("/dev/shm").iterdir()]}
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = path.read_bytes().split(b"\0")
+            where = os.readlink(process / "cwd")
         except OSError:
             continue
-        if any(word.startswith(b"init=/proc/self/cwd") for word in words):
-            found.add(str(path))
+        if where.startswith(str(folder)):
+            found.add(str(process))
     return found
 
 
@@ -106,11 +119,11 @@ def test_only_the_folders_of_out_are_written(tmp_path):
     assert Path("/usr/bin/env").exists()
 
 
-def test_a_hanging_guest_is_ended_and_says_where_it_stood():
-    before = leftovers()
+def test_a_hanging_guest_is_ended_and_says_where_it_stood(folder):
+    before = leftovers(folder)
     with pytest.raises(boot.GuestError, match=r"did not end within 3 s.*halfway"):
         guest("sh", "-c", "echo halfway; sleep 1; while :; do :; done", timeout=3.0)
-    assert leftovers() <= before
+    assert leftovers(folder) <= before
 
 
 def test_a_guest_that_dies_says_so():
@@ -119,21 +132,21 @@ def test_a_guest_that_dies_says_so():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_the_end_of_the_caller_is_the_end_of_the_guest(number):
-    before = leftovers()
+def test_the_end_of_the_caller_is_the_end_of_the_guest(number, folder):
+    before = leftovers(folder)
     command = [*GUEST, "--time", "real", "--", "sh", "-c", "sleep 1000 & sleep 1001 & wait"]
     process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 20
-    while leftovers() <= before and time.monotonic() < deadline:
+    while leftovers(folder) <= before and time.monotonic() < deadline:
         time.sleep(0.1)
     time.sleep(1.0)  # until it is in the midst of its command
-    assert not leftovers() <= before
+    assert not leftovers(folder) <= before
     process.send_signal(number)
     process.wait(20)
     deadline = time.monotonic() + 10
-    while not leftovers() <= before and time.monotonic() < deadline:
+    while not leftovers(folder) <= before and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert leftovers() <= before
+    assert leftovers(folder) <= before
     if number == signal.SIGINT:
         assert process.returncode == 130
 
