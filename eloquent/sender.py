@@ -33,6 +33,8 @@ FLIGHT_INTERVAL = 0.005
 #: queue that is full for seconds is met with 7 flights/s instead of one for each token, and a
 #: reader who stalls after 200 ms does not stall for it.
 MAX_FLIGHT_INTERVAL = 0.15
+#: With a longer queue, flights between those that are half the queueing delay apart carry only
+#: what was never sent: all that waits in the queue, again and again, would fill it further.
 #: The backed-off probe timeout never exceeds the larger of this and the plain probe timeout, so
 #: that an outage of any length ends at most this long after the network is back.
 PROBE_INTERVAL = 0.2
@@ -75,7 +77,7 @@ class Sender:
         self.path = path or Path(validated=True)
         self.window = Window()
         self._backoff = 0
-        self._flight_at = self._probe_at = self._timer_at = -math.inf
+        self._flight_at = self._probe_at = self._timer_at = self._repeated_at = -math.inf
         self._unanswered_since: float | None = None
         self._quiet = False
         self._blocked = False  # the last flight exceeded the amplification limit
@@ -155,11 +157,14 @@ class Sender:
 
     def _flight_interval(self) -> float:
         """Seconds from flight to flight: more where the RTT says that datagrams queue."""
-        rtt = self.path.rtt
-        if not rtt.samples or self.scheme.recovers:  # that has a congestion window
+        if self.scheme.recovers:  # that has a congestion window
             return FLIGHT_INTERVAL
-        queueing = rtt.smoothed - rtt.minimum
-        return min(max(FLIGHT_INTERVAL, queueing / 2), MAX_FLIGHT_INTERVAL)
+        return min(max(FLIGHT_INTERVAL, self._queueing() / 2), MAX_FLIGHT_INTERVAL)
+
+    def _queueing(self) -> float:
+        """Seconds that datagrams seem to wait in queues, there and back."""
+        rtt = self.path.rtt
+        return rtt.smoothed - rtt.minimum if rtt.samples else 0.0
 
     def _next_probe(self) -> float | None:
         """When the oldest unacknowledged token is due for a repetition."""
@@ -246,14 +251,20 @@ class Sender:
         return max(1, datagrams // self.scheme.copies)
 
     def _flight(self, now: float) -> list[Run]:
-        window = self.window
+        window, scheme = self.window, self.scheme
         self._flight_at = now  # also when the scheme sends nothing: it is asked again later
-        if window.bytes_in_flight > FLIGHT_BYTES // 2 and not self.scheme.recovers:
-            # A window of many datagrams (a long prompt, a long outage): repeating all of it with
-            # each new token would be a flood. Send what was never sent, as ACKs make room.
-            room = (FLIGHT_BYTES - window.bytes_in_flight) // DATAGRAM_TOKENS + 1
-            return window.pack(range(window.unsent, window.next_index), self._most(room))
-        return window.pack(self.scheme.on_token(window, now), self._most(FLIGHT_DATAGRAMS))
+        if not scheme.recovers:
+            new = range(window.unsent, window.next_index)
+            if window.bytes_in_flight > FLIGHT_BYTES // 2:
+                # A window of many datagrams (a long prompt, a long outage): repeating all of it
+                # with each new token would be a flood. Send what is new, as ACKs make room.
+                room = (FLIGHT_BYTES - window.bytes_in_flight) // DATAGRAM_TOKENS + 1
+                return window.pack(new, self._most(room))
+            apart = self._queueing() / 2
+            if apart > MAX_FLIGHT_INTERVAL and now < self._repeated_at + apart:
+                return window.pack(new, self._most(FLIGHT_DATAGRAMS))
+            self._repeated_at = now
+        return window.pack(scheme.on_token(window, now), self._most(FLIGHT_DATAGRAMS))
 
     def _emit(self, runs: list[Run], now: float) -> list[bytes]:
         out: list[bytes] = []
