@@ -116,7 +116,7 @@ def _run(names: Sequence[str], options: Sequence[str], out: Path | None) -> int:
     known, _ = engine.parse_known_args(options)
     virtual = known.engine == "virtual" and known.time in (None, "virtual")
     workers = min(len(os.sched_getaffinity(0)), len(names)) if virtual else 1
-    running: set[subprocess.Popen[bytes]] = set()
+    running: list[subprocess.Popen[bytes]] = []
 
     def one(name: str) -> tuple[int, float]:
         started = time.monotonic()
@@ -127,9 +127,9 @@ def _run(names: Sequence[str], options: Sequence[str], out: Path | None) -> int:
             if words is None:
                 print(f"== {name}", file=sys.stderr, flush=True)
             process = subprocess.Popen(command, stdout=words, stderr=words)
-            running.add(process)
+            running.append(process)
             status = process.wait()
-            running.discard(process)
+            running.remove(process)
             if words is not None:  # all that one said together, not mixed with another's
                 words.seek(0)
                 said = words.read().decode(errors="replace")

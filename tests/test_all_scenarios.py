@@ -8,6 +8,7 @@ import os
 import runpy
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -139,17 +140,57 @@ def test_other_options_go_to_each_scenario(
 ) -> None:
     ran: list[list[str]] = []
 
-    def record(command: list[str], check: bool) -> Any:
+    def record(command: list[str], **_: Any) -> Any:
         ran.append(command)
-        return SimpleNamespace(returncode=0)
+        return SimpleNamespace(wait=lambda: 0)
 
-    monkeypatch.setattr(subprocess, "run", record)
+    monkeypatch.setattr(subprocess, "Popen", record)
     out = tmp_path / "out"
     assert together.main([*words.split(), "--out", str(out)]) == 0
-    assert ran == [
+    if "virtual" not in words:
+        assert [command[1] for command in ran] == [str(FOLDER / f"{name}.py") for name in names]
+    assert sorted(ran) == sorted(
         [sys.executable, str(FOLDER / f"{name}.py"), *options, "--out", str(out / name)]
         for name in names
-    ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        ("run --all --engine virtual", len(os.sched_getaffinity(0))),
+        ("run --all --engine=virtual --time real", 1),
+        ("run --all", 1),
+    ],
+)
+def test_only_guests_in_virtual_time_run_side_by_side(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    most: int,
+) -> None:
+    running: list[int] = [0]
+    seen: list[int] = []
+
+    class Process:
+        def __init__(self, command: list[str], stdout: Any, stderr: Any) -> None:
+            running[0] += 1
+            if stdout is not None:
+                stdout.write(f"words of {Path(command[1]).stem}\n".encode())
+
+        def wait(self) -> int:
+            time.sleep(0.05)
+            seen.append(running[0])
+            running[0] -= 1
+            return 0
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    assert together.main([*words.split(), "--out", str(tmp_path / "out")]) == 0
+    assert max(seen) == most
+    said = capsys.readouterr().err
+    for name in ALL:
+        assert f"== {name}\n" + (f"words of {name}\n" if most > 1 else "") in said
 
 
 @pytest.mark.parametrize("bad", [1, 2, -9])
@@ -158,7 +199,7 @@ def test_one_that_fails_does_not_end_the_others(
 ) -> None:
     statuses = iter((0, bad, 0))
     monkeypatch.setattr(
-        subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=next(statuses))
+        subprocess, "Popen", lambda *_, **__: SimpleNamespace(wait=lambda: next(statuses))
     )
     words = ["run", "clean", "lte_walk", "inflight", "--out", str(tmp_path)]
     assert together.main(words) == abs(bad)
