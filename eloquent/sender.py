@@ -31,10 +31,10 @@ DATAGRAM_TOKENS = 1100
 FLIGHT_INTERVAL = 0.005
 #: Where datagrams queue, flights are half of the queueing delay apart, but no further than this: a
 #: queue that is full for seconds is met with 7 flights/s instead of one for each token, and a
-#: reader who stalls after 200 ms does not stall for it.
+#: reader who stalls after 200 ms does not stall for it. With a longer queue, flights between those
+#: that are half the queueing delay apart carry only what was never sent: all that waits in the
+#: queue, again and again, would fill it further.
 MAX_FLIGHT_INTERVAL = 0.15
-#: With a longer queue, flights between those that are half the queueing delay apart carry only
-#: what was never sent: all that waits in the queue, again and again, would fill it further.
 #: The backed-off probe timeout never exceeds the larger of this and the plain probe timeout, so
 #: that an outage of any length ends at most this long after the network is back.
 PROBE_INTERVAL = 0.2
