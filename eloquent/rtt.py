@@ -1,4 +1,4 @@
-"""Round-trip time and probe timeout, as in RFC 9002, sections 5 and 6.2.1."""
+"""Round-trip time and probe timeout, as in RFC 9002, sections 5 and 6.2.1; queueing delay."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from __future__ import annotations
 INITIAL_RTT = 0.1
 #: Timer granularity, kGranularity in RFC 9002.
 GRANULARITY = 0.001
+#: A queueing delay (s) that no jitter of a radio explains. A silence after it is taken for a queue
+#: that has grown (bufferbloat), a silence after prompt answers for an outage.
+LONG_QUEUE = 0.1
 
 
 class RttEstimator:
@@ -40,3 +43,15 @@ class RttEstimator:
     def probe_timeout(self) -> float:
         """PTO without backoff. Our receivers answer at once, so max_ack_delay is 0."""
         return self.smoothed + max(4 * self.variation, GRANULARITY)
+
+    def queueing(self, silence: float) -> float:
+        """Seconds that datagrams seem to wait in queues, there and back; 0 before any sample.
+
+        ``silence`` is for how long (s) datagrams have been sent without an answer.
+        """
+        if not self.samples:
+            return 0.0
+        longest = self.smoothed
+        if longest - self.minimum > LONG_QUEUE:
+            longest = max(longest, self.latest, silence)
+        return longest - self.minimum

@@ -8,18 +8,11 @@ from __future__ import annotations
 import math
 
 from .path import Path
+from .rtt import LONG_QUEUE
 from .schemes import Scheme
 from .schemes import create as create_scheme
 from .window import Run, Window
-from .wire import (
-    Ack,
-    Data,
-    MalformedDatagram,
-    Message,
-    Reason,
-    decode,
-    encode,
-)
+from .wire import Ack, Data, MalformedDatagram, Message, Reason, decode, encode
 
 #: Most datagrams per flight and in flight (RFC 6928: an initial window of 10). It is the whole
 #: congestion window: token streams need a fraction of it, and a long prompt takes turns.
@@ -31,9 +24,9 @@ DATAGRAM_TOKENS = 1100
 FLIGHT_INTERVAL = 0.005
 #: Where datagrams queue, flights are half of the queueing delay apart, but no further than this: a
 #: queue that is full for seconds is met with 7 flights/s instead of one for each token, and a
-#: reader who stalls after 200 ms does not stall for it. With a longer queue, flights between those
-#: that are half the queueing delay apart carry only what was never sent: all that waits in the
-#: queue, again and again, would fill it further.
+#: reader who stalls after 200 ms does not stall for it. With a longer queue, what was sent before
+#: is repeated only every half of the queueing delay; between, only what was never sent leaves: all
+#: that waits in the queue, again and again, would fill it further.
 MAX_FLIGHT_INTERVAL = 0.15
 #: The backed-off probe timeout never exceeds the larger of this and the plain probe timeout, so
 #: that an outage of any length ends at most this long after the network is back.
@@ -116,7 +109,9 @@ class Sender:
         if self.path.answered(message.echo, message.delay, now) or fresh:
             # Only an answer to what was sent shows that the way to the peer is open.
             self._unanswered_since = None
-            self._quiet = False
+            if self._quiet:
+                self._quiet = False
+                self._probe_at = -math.inf  # what the probes left out is due
         if fresh:
             self.scheme.on_ack(self.window, fresh, self.path.rtt, now)
         elif message.asks:
@@ -153,18 +148,20 @@ class Sender:
             return None
         if window.bytes_in_flight >= FLIGHT_BYTES:
             return None
-        return self._flight_at + self._flight_interval()
-
-    def _flight_interval(self) -> float:
-        """Seconds from flight to flight: more where the RTT says that datagrams queue."""
-        if self.scheme.recovers:  # that has a congestion window
-            return FLIGHT_INTERVAL
-        return min(max(FLIGHT_INTERVAL, self._queueing() / 2), MAX_FLIGHT_INTERVAL)
+        interval = FLIGHT_INTERVAL
+        if not self.scheme.recovers:  # that has a congestion window
+            interval = min(max(interval, self._queueing() / 2), MAX_FLIGHT_INTERVAL)
+        return self._flight_at + interval
 
     def _queueing(self) -> float:
         """Seconds that datagrams seem to wait in queues, there and back."""
-        rtt = self.path.rtt
-        return rtt.smoothed - rtt.minimum if rtt.samples else 0.0
+        since = self._unanswered_since
+        return self.path.rtt.queueing(0.0 if since is None else self._flight_at - since)
+
+    def _next_repetition(self) -> float:
+        """Until then a queue is not filled with what it holds already."""
+        queueing = self._queueing()
+        return self._repeated_at + queueing / 2 if queueing > LONG_QUEUE else -math.inf
 
     def _next_probe(self) -> float | None:
         """When the oldest unacknowledged token is due for a repetition."""
@@ -174,8 +171,11 @@ class Sender:
         if window.unsent > window.base:
             if self.scheme.steady and not self._quiet:
                 since = max(window.first_sent(window.base), self._probe_at)
-                return since + self._plain_timeout()
-            return window.last_sent(window.base) + self._probe_timeout()
+                return max(since + self._plain_timeout(), self._next_repetition())
+            since = window.last_sent(window.base)
+            if self._quiet:  # a probe may go without the oldest
+                since = max(since, self._probe_at)
+            return since + self._probe_timeout()
         if self._quiet:  # tokens that came during an outage; nothing older is left
             return self._flight_at + self._probe_timeout()
         return None
@@ -192,7 +192,8 @@ class Sender:
             return None
         # What has just gone out need not go again.
         interval = QUIET_TIMER_INTERVAL if self._quiet else FLIGHT_INTERVAL
-        return max(due, max(self._timer_at, self._flight_at) + interval)
+        due = max(due, max(self._timer_at, self._flight_at) + interval)
+        return max(due, self._next_repetition())
 
     def _plain_timeout(self) -> float:
         """PTO without backoff."""
@@ -228,13 +229,17 @@ class Sender:
     def _probe(self, now: float) -> list[Run]:
         window = self.window
         most = self._most(PROBE_DATAGRAMS if self._quiet else FLIGHT_DATAGRAMS)
-        runs = window.pack(self.scheme.on_timeout(window, now, self._probe_timeout()), most)
-        if not runs or runs[0][0] > window.base:
-            # Whatever a scheme prefers: the oldest token is never waited for without sending it.
-            runs = window.pack(window.unacknowledged(), most)
+        timeout = self._probe_timeout()
         self._probe_at = now
         if self._quiet or not self.scheme.steady:
             self._backoff = min(self._backoff + 1, 16)
+        if self._quiet and now < self._next_repetition():
+            return self._unsent(PROBE_DATAGRAMS) or window.pack((window.base,), most)
+        self._repeated_at = now
+        runs = window.pack(self.scheme.on_timeout(window, now, timeout), most)
+        if not runs or runs[0][0] > window.base:
+            # Whatever a scheme prefers: the oldest token is never waited for without sending it.
+            runs = window.pack(window.unacknowledged(), most)
         return runs
 
     def _own(self, now: float) -> list[Run]:
@@ -243,7 +248,7 @@ class Sender:
         chosen = self.scheme.on_timer(self.window, self.path.rtt, now)
         runs = self.window.pack(chosen, self._most(most))
         if runs:
-            self._probe_at = now
+            self._probe_at = self._repeated_at = now
         return runs
 
     def _most(self, datagrams: int) -> int:
@@ -254,17 +259,21 @@ class Sender:
         window, scheme = self.window, self.scheme
         self._flight_at = now  # also when the scheme sends nothing: it is asked again later
         if not scheme.recovers:
-            new = range(window.unsent, window.next_index)
-            if window.bytes_in_flight > FLIGHT_BYTES // 2:
-                # A window of many datagrams (a long prompt, a long outage): repeating all of it
-                # with each new token would be a flood. Send what is new, as ACKs make room.
-                room = (FLIGHT_BYTES - window.bytes_in_flight) // DATAGRAM_TOKENS + 1
-                return window.pack(new, self._most(room))
-            apart = self._queueing() / 2
-            if apart > MAX_FLIGHT_INTERVAL and now < self._repeated_at + apart:
-                return window.pack(new, self._most(FLIGHT_DATAGRAMS))
+            # A window of many datagrams (a long prompt, a long outage) or a long queue: repeating
+            # all of it with each new token would be a flood. Send what is new, as ACKs make room.
+            if window.bytes_in_flight > FLIGHT_BYTES // 2 or now < self._next_repetition():
+                return self._unsent(FLIGHT_DATAGRAMS)
             self._repeated_at = now
         return window.pack(scheme.on_token(window, now), self._most(FLIGHT_DATAGRAMS))
+
+    def _unsent(self, datagrams: int) -> list[Run]:
+        """What was never sent, as far as there is room in flight."""
+        window = self.window
+        if window.bytes_in_flight >= FLIGHT_BYTES:
+            return []
+        room = (FLIGHT_BYTES - window.bytes_in_flight) // DATAGRAM_TOKENS + 1
+        new = range(window.unsent, window.next_index)
+        return window.pack(new, self._most(min(datagrams, room)))
 
     def _emit(self, runs: list[Run], now: float) -> list[bytes]:
         out: list[bytes] = []

@@ -190,33 +190,6 @@ def test_a_long_stream_goes_on_as_acknowledgements_come() -> None:
     assert sender.next_timeout() is None
 
 
-@pytest.mark.parametrize("queue", [0.0, 0.2, 2.0, 4.0])
-def test_a_queue_of_any_length_gets_each_token_a_few_times_only(queue: float) -> None:
-    """The first sending, two repetitions half the queue apart, and a probe each second of it.
-
-    Flights, with a token each 50 ms, are 7/s, or one a token.
-    """
-    sender = ready(0.05)
-    answers: list[tuple[float, int, int]] = []
-    tokens, flights, got = 0, 0, 1
-    for step in range(60 * 200):
-        now = 1.0 + step / 200
-        if step % 10 == 0:
-            sender.push(b"word", now)
-        while answers and answers[0][0] <= now:
-            _, upto, stamp = answers.pop(0)
-            ack(sender, upto, now, stamp)
-        for message in sent(sender, now):
-            got = max(got, message.first + len(message.tokens))
-            answers.append((now + 0.05 + queue, got, message.sent_at))
-            if step >= 20 * 200:  # by then it knows the queue
-                flights += 1
-                tokens += len(message.tokens)
-    pushed = 40 * 20
-    assert tokens / pushed <= 3 + queue
-    assert flights / 40 <= (8 if queue > 0.3 else 21)
-
-
 def test_oldest_first_when_not_all_fits() -> None:
     sender = ready(0.05)
     for _ in range(20):
