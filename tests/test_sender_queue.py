@@ -122,7 +122,8 @@ def test_what_the_probes_left_out_is_due_with_the_first_answer() -> None:
     assert latest.first > 3  # it went without the oldest
     stop = latest.first + len(latest.tokens)
     sender.receive(Ack(1, 0, False, 3, latest.sent_at, 0, ((latest.first, stop),)), 6.82)
-    assert sender.next_timeout() <= 6.82  # although PTO is 1 s, and no new token waits
+    due = sender.next_timeout()
+    assert due is not None and due <= 6.82  # although PTO is 1 s, and no new token waits
     (message,) = sent(sender, 6.82)
     assert (message.first, len(message.tokens)) == (3, latest.first - 3)
 
