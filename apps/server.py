@@ -4,8 +4,9 @@
     python -m apps.server --stack tcp:4433 --stack sse:8080 --stack websocket:8081 --stack quic:4433
 
 It prints one JSON object per line: ``ready``, then ``first_token`` and ``done`` for each answer.
-On standard input it takes ``stats`` (counters per port), ``end`` (end all streams) and ``quit``;
-the end of the input is ``quit`` as well, so that a server never outlives who started it.
+On standard input it takes ``stats`` (counters per port), ``seed N`` (of the answers from then on),
+``end`` (end all streams) and ``quit``; the end of the input is ``quit`` as well, so that a server
+never outlives who started it.
 """
 
 from __future__ import annotations
@@ -186,13 +187,16 @@ async def serve(options: argparse.Namespace, source: Source) -> None:
     while line := (await commands.readline()).decode().strip():
         if line == "stats":
             say("stats", **server.stats())
+        elif line.startswith("seed ") and line[5:].isdecimal():
+            source.seed = int(line[5:])
+            say("seed", seed=source.seed)
         elif line == "end":
             server.end_streams()
             say("end")
         elif line == "quit":
             break
         else:
-            say("error", message=f"unknown command {line!r}: stats, end, quit")
+            say("error", message=f"unknown command {line!r}: stats, seed N, end, quit")
     server.closing = True
 
 

@@ -29,6 +29,8 @@ class Source(ABC):
 
     #: Short name of what answers, for tables and logs.
     name: str
+    #: Of all randomness, together with the prompt. A source that has none ignores it.
+    seed: int = 0
 
     @abstractmethod
     def describe(self) -> dict[str, object]:
@@ -57,9 +59,6 @@ class ScheduledSource(Source):
     A simulation takes the schedule, and a server in real time the answer: the same tokens.
     """
 
-    #: What ``answer`` gives to ``schedule``.
-    seed: int = 0
-
     @abstractmethod
     def schedule(
         self, prompt: str, max_tokens: int, seed: int = 0
@@ -69,7 +68,7 @@ class ScheduledSource(Source):
         Args:
             prompt: what is asked.
             max_tokens: longest answer.
-            seed: of all randomness, together with the prompt; a recording has none.
+            seed: in place of the source's own.
 
         Returns:
             Of every token the seconds since the request, which never decrease, and the bytes;

@@ -297,6 +297,8 @@ class Experiment:
         name = _file_name(scheme, number)
         pcaps = {h: self.folder.path / "pcap" / f"{name}-{h}.pcapng" for h in self.captures}
         client_log = self.log(f"{name}-client.json")
+        self.server.send(f"seed {seed}")  # a timing profile's pace is the same on every engine
+        self.server.expect("seed", timeout=10)
         before = self._server_datagrams(scheme)
         with self._capturing(pcaps) as offsets:
             prompt = plan.prompts.of_run(number)

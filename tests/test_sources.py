@@ -140,7 +140,7 @@ def test_seed_of_open_source_is_that_of_the_answer() -> None:
     spec = "timing:speculative:first=0:spacing=0.001"
     source = open_source(spec, seed=4)
     assert isinstance(source, TimingSource)
-    assert source.describe()["seed"] == 4
+    assert source.seed == 4
     tokens, _ = source.schedule("why?", 30, seed=4)
     assert _all(source, "why?", 30)[0] == [data for _, data in tokens]
     # The bytes do not depend on the seed, so the times must be looked at.

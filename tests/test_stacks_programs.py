@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from apps import stacks
+from apps.sources import ScheduledSource, open_source
 from apps.trace import DEFAULT_TRACE, TraceSource, TraceWriter
 
 COUNT = 12
@@ -129,6 +131,32 @@ def test_the_logs_name_the_congestion_control(asked: dict[str, Any], name: str) 
     client, log, _ = asked[name]
     wanted = "cubic (aioquic)" if name == "quic" else "reno"
     assert client["congestion_control"] == log["congestion_control"] == wanted
+
+
+def bursts(times: list[float]) -> list[int]:
+    """Numbers of tokens that came together: less than 50 ms after the one before."""
+    starts = [n for n, at in enumerate(times) if n == 0 or at - times[n - 1] > 0.05]
+    return [stop - start for start, stop in pairwise([*starts, len(times)])]
+
+
+def test_the_answers_of_a_timing_profile_follow_the_seed(tmp_path: Path) -> None:
+    source = "timing:speculative:spacing=0.15:first=0.2"
+    schedules = open_source(source)
+    assert isinstance(schedules, ScheduledSource)
+    (port,) = free_ports(1)
+    made = []
+    with server(tmp_path, "--udp", f"eloquent:{port}", "--source", source, "--tokens", 30) as child:
+        assert child.stdin is not None
+        for seed in (7, 8, 7):
+            child.stdin.write(f"seed {seed}\n")
+            child.stdin.flush()
+            assert event(child, "seed")["seed"] == seed
+            assert ask("eloquent", port, tmp_path / "client.json").returncode == 0
+            log = json.loads(Path(event(child, "done")["log"]).read_text())
+            planned = [at for at, _ in schedules.schedule("Why?", 30, seed)[0]]
+            assert bursts(log["generated_at"]) == bursts(planned)
+            made.append(bursts(planned))
+    assert made[0] != made[1]
 
 
 @pytest.mark.parametrize("name", NAMES)

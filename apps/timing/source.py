@@ -34,7 +34,6 @@ class TimingSource(ScheduledSource):
         return {
             "source": "timing",
             **self.profile.to_dict(),
-            "seed": self.seed,
             "bytes": {
                 "path": str(self._trace.path),
                 "sha256": self._trace.sha256,
