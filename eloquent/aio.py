@@ -30,7 +30,7 @@ class _Endpoint(asyncio.DatagramProtocol):
         self.datagrams_sent = 0
         self.datagrams_received = 0
         self._transport: asyncio.DatagramTransport | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # No isinstance: the selector loop's transport is not registered as a DatagramTransport.
@@ -52,6 +52,12 @@ class _Endpoint(asyncio.DatagramProtocol):
             self._timer.cancel()
         due = self.core.next_timeout()
         self._timer = None if due is None else self.loop.call_at(due, self.pump)
+
+    def pump_soon(self) -> None:
+        """``pump`` once the caller waits for something: what it gives until then goes together."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_soon(self.pump)
 
     def _due(self, now: float) -> Iterable[tuple[bytes, Any]]:
         """The (datagram, address) pairs that are to be sent now."""
@@ -84,7 +90,8 @@ class Reply:
             while not self.cancelled and self.stream.room() < len(part):
                 await self._endpoint.progress()
             self.stream.push(part, self._endpoint.loop.time())
-            self._endpoint.pump()
+            # A step of a model with speculative decoding gives several tokens at once.
+            self._endpoint.pump_soon()
 
     def finish(self, reason: Reason = Reason.STOP) -> None:
         """The answer is complete."""

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from eloquent import Reason, aio
+from eloquent import Reason, Server, aio
+from eloquent.wire import Data, decode
 
 HOST = "127.0.0.1"
 
@@ -64,6 +65,37 @@ def test_an_answer_through_a_lossy_relay(scheme: str) -> None:
     tokens, lost = asyncio.run(scenario())
     assert tokens == [b"%d " % number for number in range(200)]
     assert lost > 10
+
+
+def test_what_a_handler_gives_at_once_travels_together() -> None:
+    """As a step of speculative decoding does: no datagram ends within three such tokens."""
+    ends: list[int] = []
+
+    async def burst(prompt: bytes, reply: aio.Reply) -> None:
+        for _ in range(5):
+            for token in (b"a", b"b", b"c"):
+                await reply.send(token)
+            await asyncio.sleep(0.02)
+
+    class Watched(aio.ServerEndpoint):
+        def _due(self, now: float) -> list[tuple[bytes, Any]]:
+            out = list(super()._due(now))
+            for message in (decode(datagram) for datagram, _ in out):
+                if isinstance(message, Data):
+                    ends.append(message.first + len(message.tokens))
+            return out
+
+    async def scenario() -> list[bytes]:
+        loop = asyncio.get_running_loop()
+        _, server = await loop.create_datagram_endpoint(
+            lambda: Watched(Server("eloquent"), burst), local_addr=(HOST, 0)
+        )
+        tokens = [token.data async for token in aio.ask(b"go", HOST, port_of(server))]
+        server.close()
+        return tokens
+
+    assert asyncio.run(scenario()) == [b"a", b"b", b"c"] * 5
+    assert set(ends) == {3, 6, 9, 12, 15}
 
 
 def test_leaving_the_loop_early_cancels_the_answer() -> None:
