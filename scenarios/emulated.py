@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
-import subprocess
-import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +16,20 @@ from analysis.results import ResultsError, ResultsFolder
 from analysis.stalls import StallError
 from analysis.summary import SummaryError
 from apps.sources import SourceError
-from eloquent.wire import MAX_DATAGRAM
 from scenarios import manifest, report
-from scenarios.command import TRANSPORTS, Plan
+from scenarios.command import Plan
+from scenarios.emulated_run import Asking, file_name
+from scenarios.emulated_setup import Testbed
 from scenarios.limit import limit_stall_ratio
-from scenarios.link_check import LinkCheckError, prober_words
-from scenarios.measurement import Measurement, MeasurementError, RunFiles, measure
-from scenarios.processes import JsonProcess, ProcessFailed
+from scenarios.link_check import LinkCheckError
+from scenarios.measurement import Measurement, MeasurementError, measure
+from scenarios.processes import ProcessFailed
 from scenarios.progress import progress_bar
-from scenarios.stage import Stage, Timeline, merge_captures
+from scenarios.stage import Stage
 from topologies import catalogue, wifi
-from topologies.backends import choose
 from topologies.links import LinkError
-from topologies.openvswitch import OpenVSwitch, OpenVSwitchError, datapath
+from topologies.openvswitch import OpenVSwitchError
 from topologies.tap import TapError
-
-#: The server's ports: TCP on this one, each UDP scheme on one of its own from here on.
-FIRST_PORT = 4433
-#: The other transports have ports at which the analysis expects no records of ours.
-FIRST_STACK_PORT = 4450
-PROBE_PORT = 4999
-CONTROLLER_PORT = 6653
-#: A stream is given up after this long (s), and this much more for each of its tokens.
-PATIENCE, PATIENCE_A_TOKEN = 120.0, 1.5
 
 #: A run in which 1% of the links' timers were later than this (s) is marked: its delays are not
 #: those of the profile.
@@ -104,32 +90,24 @@ class Experiment:
         self.plan = plan
         self.folder = folder
         self.console = console
-        self.choice = ""
-        self.patience = PATIENCE + PATIENCE_A_TOKEN * plan.tokens
         self.manifest: dict[str, Any] = manifest.describe(plan)
         self.details: list[dict[str, Any]] = []
         self.manifest["run_details"] = self.details
         self.stage: Stage = (plan.scenario.stage or Stage)(plan, folder.path, self.say)
-        udp = [scheme for scheme in plan.schemes if scheme not in TRANSPORTS]
-        self.ports = {scheme: FIRST_PORT + number for number, scheme in enumerate(udp)}
-        for number, scheme in enumerate(TRANSPORTS):
-            if scheme in plan.schemes:
-                self.ports[scheme] = FIRST_PORT if scheme == "tcp" else FIRST_STACK_PORT + number
-
-    def log(self, name: str) -> Path:
-        return self.folder.path / "logs" / name
+        self.testbed = Testbed(plan, self.stage, folder.path, console)
+        self.asking = Asking(self.testbed, folder.path / "pcap")
 
     def say(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, markup=False, highlight=False)
-
-    # -- the whole -------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Set the network up, measure everything, take it down."""
         plan = self.plan
         self.folder.write_manifest(self.manifest)
         stack = contextlib.ExitStack()
-        self._start(stack)
+        self.testbed.start(stack)
+        self.manifest |= self.testbed.facts
+        self.folder.write_manifest(self.manifest)
         order = random.Random(plan.seed)
         with progress_bar(self.console) as progress:
             task = progress.add_task("", total=plan.runs * len(plan.schemes))
@@ -147,7 +125,7 @@ class Experiment:
         """Merge and show what there is."""
         self.folder.write_manifest(self.manifest)
         plan, folder = self.plan, self.folder
-        report.finish(plan, folder, self.console, self.choice, pictures=pictures, show=show)
+        report.finish(plan, folder, self.console, self.testbed.link, pictures=pictures, show=show)
         if not show:
             return
         slow = [f"{d['scheme']} {d['run']}" for d in self.details if d.get("too_slow")]
@@ -173,109 +151,23 @@ class Experiment:
                 )
             )
 
-    # -- setting up ------------------------------------------------------------------------------
-
-    def _start(self, stack: contextlib.ExitStack) -> None:
-        plan = self.plan
-        choice = choose(plan.link, plan.network.access, plan.network.server)
-        self.choice = choice.name
-        stack.enter_context(OpenVSwitch())
-        kind = datapath()
-        self.say(f"Link: {choice.name} ({choice.reason}). Switch: Open vSwitch, {kind} datapath.")
-        self.controller = self._process(
-            stack,
-            functools.partial(subprocess.Popen, start_new_session=True),
-            "controller",
-            [
-                *("apps.controller", "--host", "127.0.0.1", "--port", str(CONTROLLER_PORT)),
-                *("--stats", str(self.folder.path / "switch.csv")),
-                *self.stage.controller_options(),
-            ],
-        )
-        self.network = self.stage.build(choice, datapath=kind, controller_port=CONTROLLER_PORT)
-        stack.callback(self.network.stop)
-        self.network.start()
-        # Open vSwitch would tell of its controllers every 5 s; the controller tells at once.
-        for _ in self.network.mininet.switches:
-            self.controller.expect("connected", timeout=30)
-        self.stage.connected()
-        for host in (self.network.client, self.network.server):
-            # What TCP learned in one run must not help it in the next.
-            host.cmd("sysctl -qw net.ipv4.tcp_no_metrics_save=1")
-        server, client = self.network.server, self.network.client
-        self.echo = self._process(
-            stack, server.popen, "echo", ["apps.probe", "echo", "--port", str(PROBE_PORT)]
-        )
-        self.prober = self._process(
-            stack, client.popen, "prober", prober_words(server.IP(), PROBE_PORT)
-        )
-        self.captures = {
-            name: [
-                self._process(
-                    stack,
-                    host.popen,
-                    f"capture-{name}{number or ''}",
-                    ["apps.capture", "--interface", interface],
-                )
-                for number, interface in enumerate(self.stage.interfaces()[name])
-            ]
-            for name, host in (("client", client), ("server", server))
-        }
-        self.server = self._process(stack, server.popen, "server", self._server_command())
-        with self.console.status("Starting the token server (a model takes about 15 s) …"):
-            ready = self.server.expect("ready", timeout=300)
-        self.manifest |= {
-            "link": choice.name,
-            "link_reason": choice.reason,
-            "datapath": kind,
-            "source": ready["source"],
-            "tcp": {"congestion_control": "cubic", "no_metrics_save": True, "nodelay": True},
-            "datagram_limit": MAX_DATAGRAM,
-        }
-        self.folder.write_manifest(self.manifest)
-
-    def _process(
-        self,
-        stack: contextlib.ExitStack,
-        popen: Callable[..., Any],
-        name: str,
-        arguments: list[str],
-    ) -> JsonProcess:
-        command = [sys.executable, "-m", *arguments]
-        process = JsonProcess(popen, command, name, self.log(f"{name}.log"))
-        stack.callback(process.stop)
-        return process
-
-    def _server_command(self) -> list[str]:
-        plan = self.plan
-        command = ["apps.server", "--host", self.network.server.IP(), "--tokens", str(plan.tokens)]
-        for scheme, port in self.ports.items():
-            command += ["--stack" if scheme in TRANSPORTS else "--udp", f"{scheme}:{port}"]
-        command += ["--source", plan.source, "--device", plan.device]
-        command += ["--log-dir", str(self.folder.path / "logs")]
-        if plan.model is not None:
-            command += ["--model", plan.model]
-        return command
-
-    # -- one run ---------------------------------------------------------------------------------
-
     def _one(self, scheme: str, number: int) -> None:
-        plan = self.plan
+        plan, testbed = self.plan, self.testbed
         seed = report.run_seed(plan.seed, number)
         detail: dict[str, Any] = {"scheme": scheme, "run": number, "seed": seed}
-        detail["probe"] = self.stage.check_links(seed, self.prober)
-        for name, link in self.network.links.items():
+        detail["probe"] = self.stage.check_links(seed, testbed.prober)
+        for name, link in testbed.network.links.items():
             link.seed(seed)
             if link.backend == "user":
-                link.record_fates(self.log(f"{_file_name(scheme, number)}-{name}.fates.csv"))
+                link.record_fates(testbed.log(f"{file_name(scheme, number)}-{name}.fates.csv"))
         self.stage.begin(scheme, number)
-        files = self._stream(scheme, number, seed)
+        files = self.asking.stream(scheme, number, seed)
         detail |= self.stage.end()
-        detail["links"] = {name: link.stats() for name, link in self.network.links.items()}
+        detail["links"] = {name: link.stats() for name, link in testbed.network.links.items()}
         late = max(stats["lateness"]["p99"] for stats in detail["links"].values())
         detail["too_slow"] = late > LATE
         measured: Measurement = measure(
-            files, self.choice, plan.network_engine, plan.scenario.theta
+            files, testbed.link, plan.network_engine, plan.scenario.theta
         )
         if measured.agreement is not None:
             detail["agreement"] = measured.agreement
@@ -290,113 +182,3 @@ class Experiment:
         limits = {"limit_stall_ratio": limit, "ratio_to_limit": ratio}
         self.folder.append_summary(measured.row | limits)
         self.folder.write_manifest(self.manifest)
-
-    def _stream(self, scheme: str, number: int, seed: int) -> RunFiles:
-        """Let the client ask once, with both captures running."""
-        plan = self.plan
-        name = _file_name(scheme, number)
-        pcaps = {h: self.folder.path / "pcap" / f"{name}-{h}.pcapng" for h in self.captures}
-        client_log = self.log(f"{name}-client.json")
-        self.server.send(f"seed {seed}")  # a timing profile's pace is the same on every engine
-        self.server.expect("seed", timeout=10)
-        before = self._server_datagrams(scheme)
-        with self._capturing(pcaps) as offsets:
-            prompt = plan.prompts.of_run(number)
-            with (
-                Timeline(self.stage.actions) as timeline,
-                self._asking(scheme, prompt, client_log, name) as client,
-            ):
-                server_log = self._follow(client, scheme, timeline)
-            for link in self.network.links.values():
-                link.stop_epoch()  # what is left to say is not part of the measurement
-            self.server.send("end")
-            self.server.expect("end", timeout=10)
-            time.sleep(0.15)  # the last packets reach both captures
-        after = self._server_datagrams(scheme)
-        return RunFiles(
-            plan.scenario.name,
-            scheme,
-            number,
-            seed,
-            self.ports[scheme],
-            client_log,
-            server_log,
-            pcaps,
-            offsets,
-            None if scheme in TRANSPORTS else {key: after[key] - before[key] for key in after},
-        )
-
-    def _server_datagrams(self, scheme: str) -> dict[str, int]:
-        self.server.send("stats")
-        stats = self.server.expect("stats", timeout=10)
-        counters = stats["udp"].get(scheme, {"sent": 0, "received": 0})
-        return {key: counters[key] for key in ("sent", "received")}
-
-    @contextlib.contextmanager
-    def _capturing(self, pcaps: dict[str, Path]) -> Iterator[dict[str, float]]:
-        offsets: dict[str, float] = {}
-        parts = {host: _parts(pcaps[host], len(found)) for host, found in self.captures.items()}
-        for host, captures in self.captures.items():
-            for capture, part in zip(captures, parts[host], strict=True):
-                capture.request(f"start {part}")
-        yield offsets
-        for host, captures in self.captures.items():
-            for capture in captures:
-                stopped = capture.request("stop", timeout=30)
-                if stopped["dropped"]:
-                    raise MeasurementError(
-                        f"the capture on the {host} dropped {stopped['dropped']} packets: "
-                        "the machine is too slow or too busy for this rate"
-                    )
-                offsets[host] = stopped["offset"]
-            if len(captures) > 1:
-                merge_captures(parts[host], pcaps[host])
-                for part in parts[host]:
-                    part.unlink()
-
-    @contextlib.contextmanager
-    def _asking(self, scheme: str, prompt: str, log: Path, name: str) -> Iterator[Any]:
-        command = [sys.executable, "-m", "apps.client"]
-        command += ["--scheme", scheme, "--port", str(self.ports[scheme]), "--realtime"]
-        command += ["--log", str(log), "--timeout", str(self.patience)]
-        command += ["--", self.network.server.IP(), prompt]  # a prompt may begin with a dash
-        errors = self.log(f"{name}-client.log")
-        with self.log(f"{name}.txt").open("wb") as answer, errors.open("wb") as stderr:
-            client = self.network.client.popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=answer,
-                stderr=stderr,
-            )
-            try:
-                yield client
-                status = client.wait(self.patience)
-            except subprocess.TimeoutExpired:
-                raise ProcessFailed(f"client ({scheme}) did not end; see {errors}") from None
-            finally:
-                client.kill()
-                client.wait()
-        if status != 0:
-            raise ProcessFailed(f"client ({scheme}): {errors.read_text().strip()}")
-
-    def _follow(self, client: Any, scheme: str, timeline: Timeline) -> Path:
-        """Start the channel's clock with the first token; wait for the server's log."""
-        started = self.server.expect("first_token", timeout=self.patience)
-        for link in self.network.links.values():
-            link.start_epoch(started["at"])
-        timeline.start(started["at"], client.kill)
-        done = self.server.expect("done", timeout=self.patience)
-        if not done["tokens"]:
-            raise MeasurementError(f"{scheme}: the server generated nothing")
-        return Path(done["log"])
-
-
-def _file_name(scheme: str, run: int) -> str:
-    return f"{scheme.replace(':', '_')}-run{run:02}"
-
-
-def _parts(path: Path, count: int) -> list[Path]:
-    """One file for each interface of a host; with one interface it is the file itself."""
-    if count == 1:
-        return [path]
-    return [path.with_name(f"{path.stem}-{number}{path.suffix}") for number in range(count)]
