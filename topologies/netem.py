@@ -302,7 +302,9 @@ def _root(device: str) -> list[str]:
 
 def _quiet(device: str) -> None:
     """Up, without addresses of its own: it must not say anything by itself."""
-    tc.must(["ip", "link", "set", device, "up", "addrgenmode", "none", "arp", "off"])
+    # A kernel without IPv6 (or with ipv6.disable=1) refuses the word.
+    silent = ["addrgenmode", "none"] if Path("/proc/sys/net/ipv6").exists() else []
+    tc.must(["ip", "link", "set", device, "up", *silent, "arp", "off"])
 
 
 def _redirect(source: str, target: str) -> list[list[str]]:
