@@ -113,6 +113,22 @@ def test_for_people_it_is_one_line_a_check_and_quick_measures_nothing() -> None:
     assert "link user:" not in done.stdout
 
 
+@pytest.mark.parametrize("words", [("topologies.doctor", "--quick"), ("topologies", "--list")])
+def test_a_reader_that_leaves_ends_it_without_a_word(words: tuple[str, ...]) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode in (0, 1)  # 0: all was written before
+
+
 def shell(commands: str) -> str:
     return subprocess.run(["bash", "-c", commands], capture_output=True, text=True).stdout
 

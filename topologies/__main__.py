@@ -46,7 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends us without a word
     if not options.list and options.name is None:
         parser.error("a NAME is needed, or --list")
     try:
@@ -142,6 +141,8 @@ def _run(topology: catalogue.Topology, options: argparse.Namespace) -> int:
     except _ERRORS as error:
         print(_line(error), file=sys.stderr)
         return 1
+    except BrokenPipeError:  # as below
+        return 1
     return 0
 
 
@@ -192,4 +193,8 @@ def _ping(network: catalogue.Network, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # the reader of our output, head for one, has left
+        sys.stderr.close()
+        sys.exit(1)

@@ -34,12 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="check only, do not measure links")
     parser.add_argument("--json", action="store_true", help="print one JSON object, at the end")
     options = parser.parse_args(argv)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends us without a word
     try:
         return _examine(quick=options.quick, as_json=options.json)
     except KeyboardInterrupt:
         print("Interrupted: nothing is left behind.", file=sys.stderr)
         return 128 + signal.SIGINT
+    except BrokenPipeError:
+        raise
     except Exception as error:  # noqa: BLE001 - a doctor with a traceback helps nobody
         text = " ".join(str(error).split()) or type(error).__name__
         print(f"problem  doctor: it failed itself ({text})", file=sys.stderr)
@@ -62,4 +63,8 @@ def _examine(*, quick: bool, as_json: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # the reader of our output, head for one, has left
+        sys.stderr.close()
+        sys.exit(1)
