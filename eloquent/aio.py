@@ -324,7 +324,7 @@ class ClientEndpoint(_Endpoint):
     def _unreachable(self, peer: tuple[Any, ...], error: OSError) -> None:
         address = Address(peer)
         if address in self._ways:
-            self.core.failed(address, self.loop.time())
+            self.core.failed(address, error.strerror or str(error), self.loop.time())
             self.pump_soon()
 
     def _socket(self, address: Address) -> UdpSocket | _Transported:

@@ -69,8 +69,8 @@ class Attempts(Generic[AddressT]):
         self.address = addresses[0]
         #: A server was heard.
         self.answered = False
-        #: Addresses that datagrams did not reach, as far as the caller was told.
-        self.unreachable: set[AddressT] = set()
+        #: Addresses that datagrams did not reach, as far as the caller was told, and why.
+        self.unreachable: dict[AddressT, str] = {}
         self._prompt = prompt
         self._random_bits = random_bits
         self._untried = deque(addresses[1:])
@@ -109,20 +109,20 @@ class Attempts(Generic[AddressT]):
 
     def _settle(self) -> None:
         self.answered = True
-        self.unreachable.discard(self.address)
+        self.unreachable.pop(self.address, None)
         self._stop_trying()
 
     def _stop_trying(self) -> None:
         self._untried.clear()
         self._knocks.clear()
 
-    def failed(self, address: AddressT, now: float) -> None:
+    def failed(self, address: AddressT, why: str, now: float) -> None:
         """A datagram to ``address`` came to nothing (port unreachable, no route).
 
         It is tried again all the same: a server may come up. The next one need not wait.
         """
         if not self.answered:
-            self.unreachable.add(address)
+            self.unreachable[address] = why
             self._next_at = now
         elif self._left is not None and address == self._left[1]:
             self._left = None  # nobody there has the prompt
