@@ -92,7 +92,7 @@ choose_python() {
         seen+=("$candidate is ${version/ /.}")
         # shellcheck disable=SC2086
         set -- $version
-        if (($1 == 3 && $2 >= 11 && $2 <= 13)); then
+        if (($1 == 3 && $2 >= 11 && $2 <= 14)); then
             PYTHON=$candidate
             return
         fi
@@ -326,4 +326,5 @@ main() {
     echo "Ready after $SECONDS s. Next: sudo .venv/bin/python $next"
 }
 
-main "$@"
+# In one line: bash reads a script as it goes, and this one may change meanwhile (git pull).
+main "$@"; exit
