@@ -6,10 +6,13 @@
 control=$(readlink /proc/self/cwd)
 . "$control/settings"
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+# util-linux 2.39 and later configure a mount by fsconfig(2), with which hostfs (Linux 6.12) does not
+# take the host's path.
+export LIBMOUNT_FORCE_MOUNT2=always
 
 fail() {
     echo "guest: $1" >/dev/tty1
-    poweroff -f
+    . "$control/power_off"
 }
 
 mount -t proc proc /proc || fail "no /proc"
