@@ -12,6 +12,7 @@ import threading
 import time
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_exceptions_come_back():
         sandbox.call(lambda: os._exit(3))
 
 
-def fail_with(error: Exception) -> Exception:
+def fail_with(error: Exception) -> Any:
     """What comes out when `error` is raised in a sandbox."""
 
     def fail() -> None:
@@ -103,7 +104,7 @@ def fail_with(error: Exception) -> Exception:
 
 @pytest.fixture(params=["plain", "tblib"])
 def taught(request):
-    """Without and with a library that teaches pickle to carry any exception (`distributed` does)."""
+    """Without and with a library that teaches pickle to carry any exception."""
     saved = dict(copyreg.dispatch_table)
     for kind in saved:
         if isinstance(kind, type) and issubclass(kind, (BaseException, types.TracebackType)):
