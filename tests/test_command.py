@@ -62,6 +62,7 @@ def test_help_has_examples() -> None:
     assert "--quick" in done.stdout
 
 
+@pytest.mark.nobody
 @pytest.mark.skipif(os.geteuid() != 0, reason="drops root's privileges, so it needs them")
 def test_without_root_it_says_so(tmp_path: Path) -> None:
     line = one_line(run("--quick", "--out", str(tmp_path / "out"), user=65534))

@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import io
 import os
 import pickle
 import select
@@ -124,38 +125,79 @@ def run(main: Callable[[], int]) -> int:
 
 
 def call(function: Callable[[], T]) -> T:
-    """Run `function` in a new sandbox; return its (pickled) result or raise its exception."""
-    with os.fdopen(os.memfd_create("outcome"), "w+b") as outcome:
+    """Run `function` in a new sandbox; return its result or raise its exception.
+
+    Results cross as pickle has them. An exception crosses as itself if its class can be found out
+    here and makes it again from its own `__reduce_ex__` (by default: the class called with `args`),
+    with the same words; its traceback inside becomes a note. Anything else that cannot cross,
+    results too, raises SandboxError with its type, words and traceback.
+    """
+    with os.fdopen(os.memfd_create("outcome"), "w+b") as file:
 
         def main() -> int:
-            try:
-                result = pickle.dumps((True, function()))
-            except Exception as error:  # noqa: BLE001 - it is raised again outside
-                result = _pickled_error(error)
-            outcome.write(result)
-            outcome.flush()
+            file.write(_outcome(function))
+            file.flush()
             return 0
 
         status = run(main)
-        outcome.seek(0)
-        result = outcome.read()
-    if not result:
+        file.seek(0)
+        outcome = file.read()
+    if not outcome:
         raise SandboxError(f"the function ended its sandbox with status {status}, without a result")
-    good, value = pickle.loads(result)
+    good, crossed, words = pickle.loads(outcome)
+    try:
+        value = pickle.loads(crossed)
+    except Exception:  # noqa: BLE001 - pickle raises whatever the object's own code does
+        raise SandboxError(words) from None
     if good:
         return cast(T, value)
     raise value
 
 
-def _pickled_error(error: Exception) -> bytes:
-    trace = traceback.format_exc()
+class _Pickler(pickle.Pickler):
+    """Pickles exceptions as their own classes say, whatever copyreg knows.
+
+    A library may register another way for all exceptions when it is imported (tblib does, and with
+    it `distributed`): what crosses would depend on what else the process does.
+    """
+
+    def reducer_override(self, value: object) -> Any:
+        if isinstance(value, BaseException):
+            return value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return NotImplemented
+
+
+def _pickled(value: object) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def _outcome(function: Callable[[], object]) -> bytes:
+    """(whether it is a result, the pickled result or exception, words if that cannot be read)."""
     try:
-        error.add_note("In the sandbox:\n" + trace)
-        outcome = pickle.dumps((False, error))
-        pickle.loads(outcome)  # an exception with arguments of its own may fail only here
-        return outcome
+        result = function()
+    except Exception as error:  # noqa: BLE001 - it is raised again outside
+        return pickle.dumps((False, *_crossing(error)))
+    words = f"the result, of type {type(result).__name__}, cannot leave the sandbox"
+    try:
+        return pickle.dumps((True, _pickled(result), words))
+    except Exception as error:  # noqa: BLE001 - pickle raises whatever the object's own code does
+        return pickle.dumps((True, b"", f"{words}: {error}"))
+
+
+def _crossing(error: Exception) -> tuple[bytes, str]:
+    """The pickled exception, or nothing if it cannot be made again; its words and traceback."""
+    trace = traceback.format_exc()
+    words = f"{type(error).__name__}: {error}\n{trace}"
+    error.add_note("In the sandbox:\n" + trace)
+    try:
+        crossed = _pickled(error)
+        again = pickle.loads(crossed)  # a class with arguments of its own may fail only here
+        same = type(again) is type(error) and str(again) == str(error)
     except Exception:  # noqa: BLE001 - pickle raises whatever the object's own code does
-        return pickle.dumps((False, SandboxError(f"{type(error).__name__}: {error}\n{trace}")))
+        same = False
+    return (crossed if same else b""), words
 
 
 def _fork_into_new_pid_namespace() -> int:
