@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.capture_reader import Counts, message, transport
+from analysis.capture_reader import Counts, cleaned, message
 from analysis.headers import ACK, SYN, Packet, endpoint
 from analysis.reassembly import ByteOrder, Records, TokenOrder
 from eloquent import wire
@@ -61,11 +61,11 @@ class Deliveries(NamedTuple):
 
 
 def deliveries(path: str | PathLike[str], counts: Counts | None = None) -> Deliveries:
-    """All answers in the capture at `path`. Raises and warns as `capture_reader.transport` does."""
+    """All answers in the capture at `path`. Raises and warns as `capture_reader.cleaned` does."""
     udp: dict[int, _Stream] = {}
     tcp: dict[tuple[Any, Any], _Connection] = {}
     found: list[_Stream] = []
-    for packet in transport(path, counts):
+    for packet in cleaned(path, counts):
         if packet.protocol == "tcp":
             low, high = sorted((packet.source, packet.destination))
             connection = tcp.get((low, high))
