@@ -17,7 +17,7 @@ _MODULUS = 1 << 32
 MAX_RECORD = 1 << 18
 """The longest record that a reader of the testbed takes; a longer one is another protocol."""
 
-_END_MARK = 0xFFFFFFFF
+END_MARK = 0xFFFFFFFF
 _REASONS = range(1, 5)
 _NO_TEXT = bytes(byte for byte in range(32) if byte not in b"\t\n\r") + b"\x7f"
 _length = struct.Struct("!I").unpack_from
@@ -165,7 +165,7 @@ class Records:
         if self.broken or len(buffer) < 4:
             return False
         size = _length(buffer)[0]
-        if size == _END_MARK:
+        if size == END_MARK:
             if len(buffer) < _END_SIZE:
                 return False
             _, count, reason = _end(buffer)

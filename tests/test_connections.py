@@ -7,6 +7,7 @@ another program must find the same (it does not look for leaps).
 import os
 import shutil
 import subprocess
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -265,7 +266,7 @@ ANSWER = [b"Because", b" it", b" rains"]
 
 
 def test_answers_in_records_on_ports_used_again(tmp_path):
-    packets = []
+    packets: list[Any] = []
     for isns, syn in (((77, 99), False), ((10**9, 5), True), ((2 * 10**9, 2 * 10**9), False)):
         client, server = hosts(*isns)
         for host in (client, server):
@@ -295,7 +296,8 @@ def test_who_is_the_server_is_known_from_a_later_connection(tmp_path):
 @settings(max_examples=25, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 4))
 def test_any_numbers_and_any_part_of_the_packets(tmp_path_factory, rng, count):
-    packets, truth = [], []
+    packets: list[Any] = []
+    truth: list[int] = []
     for connection in range(count):
         some = whole(rng.getrandbits(32), rng.getrandbits(32), close=rng.random() < 0.5)
         kept = [some[0]] + [packet for packet in some[1:] if rng.random() < 0.8]
@@ -308,7 +310,7 @@ def test_any_numbers_and_any_part_of_the_packets(tmp_path_factory, rng, count):
 @settings(max_examples=25, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_bulk_and_one_by_one_agree(tmp_path_factory, rng):
-    packets = []
+    packets: list[Any] = []
     for case in rng.choices(list(CASES.values()), k=3):
         packets += [packet for packet in case[0] if rng.random() < 0.8]
     path = write(tmp_path_factory.getbasetemp() / "agree.pcap", packets)

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from analysis.pcap.both_ends import BothEnds
-from analysis.tables import NONE
+from analysis.tables import NONE, sure_scheme, unsure_note
 
 ROWS = 20
 """Rows of a table in the terminal, unless asked for more."""
@@ -33,14 +33,21 @@ ENDS_NOTE = "delays in ms, up to the clock offset; lost: sent, and not seen at t
 def token_table(flows: pd.DataFrame, theta: float, rows: int = ROWS) -> Table:
     """Eloquent streams and token records."""
     table = _table(
-        "Token streams", TOKEN_NOTE, len(flows), rows, "scheme", "stream", "client", "server"
+        "Token streams",
+        TOKEN_NOTE + unsure_note(flows["sure"].tolist()),
+        len(flows),
+        rows,
+        "scheme",
+        "stream",
+        "client",
+        "server",
     )
     _right(
         table, "tokens", "complete", "packets", "repeated", "length", *_gap_headers(theta), "TTFT"
     )
     for row in flows.head(rows).to_dict("records"):
         table.add_row(
-            *(row["scheme"], row["stream"], row["client"], row["server"], str(row["tokens"])),
+            *(sure_scheme(row), row["stream"], row["client"], row["server"], str(row["tokens"])),
             *("yes" if row["complete"] else "no", str(row["datagrams"]), str(row["repeated"])),
             *(_ms(row["duration"]), *_gap_cells(row), _ms(row["ttft"])),
         )

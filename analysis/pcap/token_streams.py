@@ -23,7 +23,7 @@ from analysis.delivery import (
 from analysis.pcap.bulk_headers import TCP, UDP
 from analysis.pcap.mapped_file import Bytes, Numbers, gather, number
 from analysis.pcap.packet_table import Capture, ends
-from analysis.reassembly import MAX_RECORD, TokenOrder
+from analysis.reassembly import END_MARK, MAX_RECORD, TokenOrder
 from analysis.record_stream import CERTAIN, RecordStream
 from analysis.stalls import THETA, metrics
 from eloquent import wire
@@ -234,10 +234,7 @@ def _records(capture: Capture) -> list[_Answer]:
 
 
 def _with_records(capture: Capture, rows: Numbers) -> Numbers:
-    """Connections on a port of the testbed, or whose server's first bytes can be a length.
-
-    Not of 0: a server says something first, and zeros are what padding and test traffic hold.
-    """
+    """Connections on a port of the testbed, or whose server's first bytes can start records."""
     packets = capture.packets
     sport = capture.connections["sport"].to_numpy()
     ours = np.flatnonzero((sport >= SERVER_PORTS.start) & (sport < SERVER_PORTS.stop))
@@ -247,7 +244,9 @@ def _with_records(capture: Capture, rows: Numbers) -> Numbers:
     connection = packets["connection"].to_numpy()[down]
     first = np.flatnonzero(~pd.Series(connection).duplicated().to_numpy())
     size = number(gather(capture.bytes.array, packets["payload"].to_numpy()[down[first]], 4), 0, 4)
-    return np.union1d(ours, connection[first][(size > 0) & (size <= MAX_RECORD)])
+    return np.union1d(
+        ours, connection[first][(size > 0) & (size <= MAX_RECORD) | (size == END_MARK)]
+    )
 
 
 def _read_records(capture: Capture, rows: Numbers, stream: RecordStream) -> RecordStream:
