@@ -32,6 +32,7 @@ MEASURES = ("duration", "stall_ratio", "gap_share", "gap_p50", "gap_p95", "gap_p
 """Columns of `token_flows` from `analysis.stalls`."""
 
 _LEAST_DATAGRAM = wire.HEADER_SIZE + wire.CRC_SIZE
+_LOOKED_AT = 4
 _ENDS = (0, *(int(reason) for reason in wire.Reason))
 
 
@@ -164,6 +165,15 @@ def _eloquent(capture: Capture) -> list[_Answer]:
             if end:
                 answer.order.end(first + len(sizes), end)
     return list(answers.values())
+
+
+def eloquent_connections(capture: Capture) -> Numbers:
+    """The connections with an Eloquent datagram among their first that may be one."""
+    rows, _ = _candidates(capture)
+    connection = capture.packets["connection"].to_numpy()[rows]
+    rows = rows[(pd.Series(connection).groupby(connection).cumcount() < _LOOKED_AT).to_numpy()]
+    good = [row for row, content in capture.contents(rows) if _tokens(bytes(content)) is not None]
+    return np.unique(capture.packets["connection"].to_numpy()[good]).astype(np.int64)
 
 
 def _candidates(capture: Capture) -> tuple[Numbers, Bytes]:
