@@ -135,6 +135,7 @@ def _streams(path: Path, theta: float) -> list[dict[str, Any]]:
             "tokens": stream["tokens"],
             "total": stream["total"] if stream["total"] >= 0 else None,
             "complete": stream["complete"],
+            "sure": stream["sure"],
         }
         rows.append(row | {name: _known(measured[name]) for name in _MEASURES})
     return rows

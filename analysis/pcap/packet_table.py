@@ -17,6 +17,7 @@ from analysis.pcap import segment_table
 from analysis.pcap.bulk_headers import TCP, Hashes, mix
 from analysis.pcap.frame_index import CHUNK
 from analysis.pcap.mapped_file import MappedFile, Numbers
+from analysis.pcap.port_reuse import split_reused
 
 _EPHEMERAL = 32768
 """Linux takes the ports of clients from here on."""
@@ -92,11 +93,11 @@ def _connect(table: dict[str, Any], source: MappedFile) -> pd.DataFrame:
     """Number the connections, add `connection` and `to_server` to the table, name the ends."""
     ends: tuple[Hashes, Hashes] = (table.pop("source"), table.pop("destination"))
     key = mix(np.minimum(*ends) + table["protocol"]) ^ np.maximum(*ends)
-    number, _ = pd.factorize(key)
-    number = _split_reused(number, table)
+    pair, _ = pd.factorize(key)
+    number = split_reused(pair, ends[0] < ends[1], table)
     table["connection"] = number
     first = np.flatnonzero(~pd.Series(number).duplicated().to_numpy())
-    from_server = _from_server(table, number, first)
+    from_server = _from_server(table, first, number, pair, ends[0])
     # The side of a packet: whether it goes the same way as its connection's first packet.
     along = ends[0] == ends[0][first][number] if len(number) else np.zeros(0, dtype=np.bool_)
     table["to_server"] = along ^ from_server[number]
@@ -112,33 +113,26 @@ def _connect(table: dict[str, Any], source: MappedFile) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["protocol", "client", "cport", "server", "sport"])
 
 
-def _split_reused(number: Numbers, table: dict[str, Any]) -> Numbers:
-    """Give connections between the same two ports numbers of their own: a new SYN starts one."""
-    syn = np.flatnonzero((table["protocol"] == TCP) & (table["flags"] & (SYN | ACK) == SYN))
-    syn = syn[np.argsort(number[syn], kind="stable")]
-    of, seq = number[syn], table["seq"][syn]
-    again = syn[1:][(np.diff(of) == 0) & (np.diff(seq) != 0)]
-    if not len(again):
-        return number
-    order = np.argsort(number, kind="stable")
-    marks = np.zeros(len(number), dtype=np.int64)
-    marks[again] = 1
-    epochs = np.empty_like(marks)
-    epochs[order] = np.cumsum(marks[order])
-    fresh, _ = pd.factorize(number.astype(np.int64) * (len(again) + 1) + epochs)
-    return np.asarray(fresh, dtype=np.int64)
-
-
-def _from_server(table: dict[str, Any], number: Numbers, first: Numbers) -> Any:
+def _from_server(
+    table: dict[str, Any], first: Numbers, number: Numbers, pair: Numbers, source: Hashes
+) -> Any:
     """Whether the first packet of each connection comes from its server."""
     sport, dport = table["sport"][first].astype(int), table["dport"][first].astype(int)
     ours = [(port >= SERVER_PORTS.start) & (port < SERVER_PORTS.stop) for port in (sport, dport)]
     # UDP has no handshake: where the ports do not tell, the client has spoken first.
     telling = (table["protocol"][first] == TCP) | ((sport < _EPHEMERAL) != (dport < _EPHEMERAL))
     result = np.where(ours[0] != ours[1], ours[0], telling & (sport < dport))
-    flags = table["flags"][first]
-    opening = (table["protocol"][first] == TCP) & (flags & SYN > 0)
-    return np.where(opening, flags & ACK > 0, result)
+    # A SYN tells for sure, also that of another connection between the same ports.
+    syn = np.flatnonzero((table["protocol"] == TCP) & (table["flags"] & SYN > 0))
+    for group in (pair, number):
+        which, place = np.unique(group[syn], return_index=True)
+        at = np.searchsorted(which, group[first])
+        known = at < len(which)
+        known[known] = which[at[known]] == group[first][known]
+        opening = syn[place[at[known]]]
+        same = source[opening] == source[first[known]]
+        result[known] = same == (table["flags"][opening] & ACK > 0)
+    return result
 
 
 def ends(connections: pd.DataFrame) -> pd.DataFrame:
