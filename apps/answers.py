@@ -79,8 +79,14 @@ class AnswerLog:
     congestion_control: str = ""
 
     def write(self, folder: Path, number: int, source: Source) -> Path:
-        """Write ``answer-NNN.json`` into ``folder``, and ``answer-NNN.trace.jsonl`` for replay."""
-        path = folder / f"answer-{number:03d}.json"
+        """Write ``answer-NNN.json`` into ``folder``, and ``answer-NNN.trace.jsonl`` for replay.
+
+        NNN is ``number``, or the next one that is free: nothing is overwritten. Raises OSError.
+        """
+        trace = folder / f"answer-{number:03d}.trace.jsonl"
+        while (path := folder / f"answer-{number:03d}.json").exists() or trace.exists():
+            number += 1
+            trace = folder / f"answer-{number:03d}.trace.jsonl"
         record = {
             "scheme": self.scheme,
             "prompt": self.prompt,
@@ -92,9 +98,9 @@ class AnswerLog:
             "sent_at": self.sent_at,
             "sha256": hashlib.sha256(b"".join(self.tokens)).hexdigest(),
         }
-        path.write_text(json.dumps(record))
+        _write_new(path, json.dumps(record))
         if source.describe().get("source") != "trace" and self.reason in REASONS:
-            self._write_trace(folder / f"answer-{number:03d}.trace.jsonl", source)
+            self._write_trace(trace, source)
         return path
 
     def _write_trace(self, path: Path, source: Source) -> None:
@@ -103,6 +109,17 @@ class AnswerLog:
             for token, at in zip(self.tokens, self.generated_at, strict=True):
                 trace.token(at - self.asked_at, token)
             trace.end("stop" if self.reason == "stop" else "length")
+
+
+def _write_new(path: Path, text: str) -> None:
+    """A file of its own, whole or not at all."""
+    with path.open("x") as file:
+        try:
+            file.write(text)
+            file.flush()
+        except OSError:
+            path.unlink()
+            raise
 
 
 class Answer:
@@ -116,6 +133,8 @@ class Answer:
     ) -> None:
         self.log = log
         self.reason = Reason.ERROR
+        #: What became of it, for who reads the server's events.
+        self.how = "finished"
         self._generation = generation
         self._on_first = on_first
         self._loop = asyncio.get_running_loop()

@@ -56,6 +56,10 @@ class Reader(Protocol):
     congestion_control: str
     stream_bytes: int
     """Bytes of the answer as the stack carries them, its own headers left out."""
+    reached: bool
+    """A server has answered, if with nothing but a handshake."""
+    unreachable: str
+    """What the kernel says of datagrams that did not arrive, empty where it says nothing."""
 
     def show(self, tokens: list[Token]) -> None:
         """Show tokens; each says when it was received."""
