@@ -57,6 +57,8 @@ class Screen:
     def finish(self, reason: Reason | None) -> None:
         self._write(self._decoder.finish() + "\n")
         self.reason = reason.name.lower() if reason else None
+        if reason is Reason.ERROR and self.error is None:
+            self.error = "the server could not generate it; why is in its own messages"
 
     def _write(self, text: str) -> None:
         if text:
@@ -134,6 +136,8 @@ async def run(options: argparse.Namespace, prompt: bytes) -> int:
             file=sys.stderr,
         )
         return 1
+    if not screen.n_bytes:
+        print("the answer is empty", file=sys.stderr)
     return 0
 
 
