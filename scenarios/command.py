@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apps import stacks
-from apps.model import default_model, locate
+from apps.model_files import default_model, locate
 from apps.sources import MODEL_SPECS, SourceError, open_source
 from eloquent import schemes as eloquent_schemes
 from scenarios.executors import ExecutorError

@@ -6,6 +6,7 @@ alone: the same seed gives the same bytes in every file.
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -95,6 +96,9 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     except EXPECTED_ERRORS as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         status = 1
+    if status and not (folder.path / "summary.csv").exists():
+        shutil.rmtree(folder.path)  # no run was finished, and there is no log that tells more
+        return status
     try:
         pictures = show and status != 130
         report.finish(plan, folder, console, "model", pictures=pictures, show=show)

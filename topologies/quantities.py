@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from decimal import Decimal
@@ -45,7 +46,7 @@ def number(value: Any) -> float:
     """A number without a unit."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise QuantityError(f"must be a number without a unit, not {value!r}")
-    return value
+    return _finite(value, value)
 
 
 def size(value: Any) -> int:
@@ -70,7 +71,7 @@ def _whole(count: float, value: Any) -> int:
 
 def _quantity(value: Any, units: Mapping[str, str], example: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
+        return _finite(value, value)
     found = _FORM.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         raise QuantityError(f'must be a number or a text such as "{example}", not {value!r}')
@@ -80,5 +81,18 @@ def _quantity(value: Any, units: Mapping[str, str], example: str) -> float:
         raise QuantityError(f"has no unit: {value!r}; known are {known}")
     if unit not in units:
         raise QuantityError(f"has an unknown unit, {unit!r}; known are {known}")
-    # In decimals: 18 * 0.001 is not 0.018 in binary fractions.
-    return float(Decimal(digits) * Decimal(units[unit]))
+    try:
+        # In decimals: 18 * 0.001 is not 0.018 in binary fractions.
+        return _finite(float(Decimal(digits) * Decimal(units[unit])), value)
+    except ArithmeticError:  # an exponent beyond those of Decimal
+        raise QuantityError(f"is out of range: {value!r}") from None
+
+
+def _finite(number: float, value: Any) -> float:
+    """The number itself, if a float can hold it: whole numbers of TOML may be of any length."""
+    try:
+        if math.isfinite(number):
+            return number
+    except OverflowError:
+        value = f"{str(value)[:20]}..."
+    raise QuantityError(f"is out of range: {value!r}")
