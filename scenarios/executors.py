@@ -59,7 +59,12 @@ def results_in_order(spec: str, function: Callable[[J], R], jobs: Iterable[J]) -
 
 
 def _end_with_owner() -> None:
-    """Let the kernel end this worker with its owner: after SIGKILL it would wait for ever."""
+    """Let the kernel end this worker with its owner: after SIGKILL it would wait for ever.
+
+    What a terminal says to all of its processes is for the owner alone, which ends the others.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(AttributeError, OSError):  # Linux alone has it
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -32,6 +32,7 @@ _START = 1_767_225_600 * 10**9
 _FAREWELL = b"reboot: Power down\n"  # the kernel's last words, at a level that cannot be silenced
 _PR_SET_CHILD_SUBREAPER = 36
 _TAIL = 15
+_SHIM = "shim.so"
 
 
 class GuestError(RuntimeError):
@@ -124,9 +125,12 @@ def _write_control(
     """What init.sh and the shell behind it read."""
     shutil.copy(HERE / "init.sh", control / "init")
     (control / "init").chmod(0o755)
+    shutil.copy(kernel.shim, control / _SHIM)
     folders = shlex.join(str(path.resolve()) for path in out)
     modules = shlex.quote(str(kernel.modules or ""))
-    (control / "settings").write_text(f"out={shlex.quote(folders)}\nmodules={modules}\n")
+    (control / "settings").write_text(
+        f"set -- {folders}\nmodules={modules}\n", "utf-8", "surrogateescape"
+    )
     variables = {
         "PATH": os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin",
         "HOME": "/run/home",
@@ -152,7 +156,9 @@ read -r uptime _ </proc/uptime
 echo "$status $uptime" >{shlex.quote(str(control))}/report
 sync
 exec poweroff -f >/dev/null 2>&1
-"""
+""",
+        "utf-8",
+        "surrogateescape",
     )
 
 
@@ -170,7 +176,8 @@ def _start(
     variables = {
         "HOME": str(control),
         "PATH": os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin",
-        "LD_PRELOAD": str(kernel.shim),
+        # Beside init: a path of the cache may hold a blank, which would end it.
+        "LD_PRELOAD": f"./{_SHIM}",
         "TMPDIR": _memory_folder(memory),
     }
     if clock == "virtual":
