@@ -14,7 +14,7 @@ from apps import stacks
 from apps.model import default_model, locate
 from apps.sources import MODEL_SPECS, SourceError, open_source
 from eloquent import schemes as eloquent_schemes
-from scenarios.executors import ExecutorError
+from scenarios.executors import ExecutorError, reach
 from scenarios.executors import check as check_executor
 from scenarios.folders import FolderError, results_folder
 from scenarios.prompt_sets import PromptError, PromptSet, load, names
@@ -81,6 +81,8 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
     try:
         with stopping.stoppable():
             plan = _plan(scenario, options, tuple(sys.argv if argv is None else argv))
+            if plan.engine == "simulated":
+                reach(plan.executor)
             if options.sweep:
                 return _sweep(plan, options.sweep, options.out)
             check_root(plan)

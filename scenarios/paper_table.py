@@ -21,7 +21,7 @@ from analysis.grid import heat_map
 from analysis.summary import json_rows
 from scenarios import agreement, manifest
 from scenarios.command import UsageError, network_for, plan_of, positive
-from scenarios.executors import ExecutorError, check
+from scenarios.executors import ExecutorError, check, reach
 from scenarios.folders import FolderError, results_folder
 from scenarios.progress import progress_bar
 from scenarios.scenario import Scenario
@@ -51,6 +51,7 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
     try:
         check(options.executor)
         grid = list(_cells(scenario, options))
+        reach(options.executor)
         with stopping.stoppable(), results_folder(options.out, "paper") as out:
             return _run(scenario, options, grid, out, console)
     except (UsageError, ExecutorError, FolderError) as error:

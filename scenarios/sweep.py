@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +258,10 @@ def _run_each(todo: list[Cell], plan: Plan, out: Path, console: Console) -> int:
         task = progress.add_task("cells", total=len(todo))
         ended: Iterable[int] = map(one, todo)  # an emulation forks: it stays in the main thread
         if at_once > 1:
-            ended = stack.enter_context(ThreadPoolExecutor(at_once)).map(one, todo)
+            pool = stack.enter_context(ThreadPoolExecutor(at_once))
+            started = [pool.submit(one, cell) for cell in todo]
+            stack.push(functools.partial(_end_guests, started))
+            ended = (future.result() for future in started)
         for cell, status in zip(todo, ended, strict=True):
             statuses.append(status)
             progress.advance(task)
@@ -266,6 +270,18 @@ def _run_each(todo: list[Cell], plan: Plan, out: Path, console: Console) -> int:
             if was_stopped(status):
                 raise stop_of(status)
     return max(statuses, default=0)
+
+
+def _end_guests(started: list[Future[int]], kind: type[BaseException] | None, *_: object) -> None:
+    """After an error or Ctrl-C nobody waits for guests that have minutes to go."""
+    if kind is None:
+        return
+    from topologies.guest.boot import end_all
+
+    for future in started:
+        future.cancel()
+    while wait(started, timeout=0.2).not_done:  # one may be about to boot
+        end_all()
 
 
 def gather(grid: list[Cell], out: Path) -> pd.DataFrame:

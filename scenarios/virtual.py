@@ -12,6 +12,7 @@ import contextlib
 import inspect
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from scenarios.command import Plan, options_of
 from scenarios.folders import is_free
 from scenarios.recording import recorded
 from terminal import stopping
-from topologies.guest.boot import GuestError, Result
+from topologies.guest.boot import GuestError, GuestStopped, Result
 from topologies.guest.boot import run as run_guest
 from topologies.guest.kernel import KernelError
 
@@ -65,6 +66,8 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
         console.print("Interrupted: finished runs are kept.")
         _finish(plan, out, console, show=show)
         return stopping.status(stop)
+    except GuestStopped:  # whoever stopped it says so
+        return 128 + signal.SIGINT
     except (GuestError, KernelError, SourceError) as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         return 1

@@ -14,12 +14,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, ClassVar, NoReturn
 
 from topologies.guest.kernel import HERE, Kernel, KernelError, find, packaged
 
@@ -39,6 +40,10 @@ class GuestError(RuntimeError):
     """The guest did not boot, or ended before its command did."""
 
 
+class GuestStopped(GuestError):
+    """Somebody called `end_all`."""
+
+
 @dataclass(frozen=True)
 class Result:
     """What a guest left: its command's exit status, and how long it lasted on either clock."""
@@ -53,6 +58,13 @@ class Result:
     def speed(self) -> float:
         """Guest seconds per second, boot included."""
         return self.guest_seconds / self.wall_seconds
+
+
+def end_all() -> None:
+    """End the guests of this process, whichever threads wait for them: those get GuestStopped."""
+    for guest in list(_Guest.running):
+        guest.stopped = True
+        guest.end()
 
 
 def select_kernel(clock: str) -> Kernel:
@@ -105,6 +117,8 @@ def run(
         arguments, variables = _start(kernel, clock, seed, memory, control)
         with _Guest(arguments, variables, control) as guest:
             guest.follow(stdout or sys.stdout.buffer, stderr or sys.stderr.buffer, timeout)
+        if guest.stopped:
+            raise GuestStopped("the guest was stopped")
         report = control / "report"
         words = report.read_text().split() if report.exists() else []
     if len(words) != 2:
@@ -208,7 +222,11 @@ class _Guest:
     host; so the supervisor, which becomes their parent then, kills them one by one.
     """
 
+    running: ClassVar[set[_Guest]] = set()
+
     def __init__(self, arguments: list[str], variables: dict[str, str], control: Path) -> None:
+        self.stopped = False
+        self._alive = threading.Lock()
         self.tail: deque[str] = deque(maxlen=_TAIL)
         self._partial = {0: b"", 1: b""}
         self._alive_read, self._alive_write = os.pipe()
@@ -290,10 +308,17 @@ class _Guest:
         self.tail.extend(text for line in lines if (text := line.decode(errors="replace").strip()))
 
     def __enter__(self) -> _Guest:
+        self.running.add(self)
         return self
 
+    def end(self) -> None:
+        """Tell the supervisor to end what is still there."""
+        if self._alive.acquire(blocking=False):  # once
+            os.close(self._alive_write)
+
     def __exit__(self, *_: object) -> None:
-        os.close(self._alive_write)  # tells the supervisor to end what is still there
+        self.running.discard(self)
+        self.end()
         os.waitpid(self._pid, 0)
         for read, _write in self._outputs:
             os.close(read)
