@@ -30,6 +30,7 @@ from scenarios.measurement import MeasurementError
 from scenarios.processes import Clients, ProcessFailed, client_failed, last_lines
 from scenarios.progress import progress_bar
 from scenarios.report import run_seed
+from terminal import stopping
 from topologies.catalogue import NetworkError, TopologyError
 from topologies.channel import subseed
 
@@ -54,9 +55,9 @@ def run(plan: Plan, times: Timetable, out: Path) -> int:
     status = 0
     try:
         experiment.run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         console.print("Interrupted: finished runs are kept.")
-        status = 130
+        status = stopping.status(stop)
     except ERRORS as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         status = 1
@@ -64,7 +65,8 @@ def run(plan: Plan, times: Timetable, out: Path) -> int:
     folder.write_manifest(experiment.manifest)
     try:
         folder.consolidate()
-        cell_report.finish(plan, folder, experiment.tables, console, pictures=status != 130)
+        pictures = not stopping.was_stopped(status)
+        cell_report.finish(plan, folder, experiment.tables, console, pictures=pictures)
     except ERRORS as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         status = status or 1

@@ -32,13 +32,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar, cast
 
+from terminal import stopping
+from terminal.stopping import SIGNALS
+
 T = TypeVar("T")
 
 GRACE = 5.0
 """Seconds between a forwarded signal and SIGKILL."""
 
 _SCRATCH = Path("/run/eloquent-testbed")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 # <linux/sched.h>, <linux/mount.h>, <linux/prctl.h>, <linux/if.h>, <linux/sockios.h>
 _CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWNET = 0x00020000, 0x20000000, 0x40000000
@@ -63,8 +65,8 @@ def scratch() -> Path:
 def run(main: Callable[[], int]) -> int:
     """Run `main` in a new sandbox and return its exit status (128 + signal if it was killed).
 
-    SIGINT and SIGTERM are passed on: `main` sees KeyboardInterrupt or SystemExit once, however
-    often the signal comes, and has `GRACE` seconds to end before it is killed.
+    SIGINT, SIGTERM and SIGHUP are passed on: `main` sees KeyboardInterrupt (of terminal.stopping)
+    once, however often they come, and has `GRACE` seconds to end before it is killed.
 
     Raises SandboxError when the sandbox cannot be made. Must be called from the main thread.
     """
@@ -75,25 +77,26 @@ def run(main: Callable[[], int]) -> int:
     report_read, report_write = os.pipe()
     alive_read, alive_write = os.pipe()
     child = 0
-    stopping = False
+    asked = False
     alarm, begun = signal.getitimer(signal.ITIMER_REAL), time.monotonic()
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        nonlocal stopping
+        nonlocal asked
         if child:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, number)
-            if not stopping:
+            if not asked:
                 signal.setitimer(signal.ITIMER_REAL, GRACE)
-            stopping = True
+            asked = True
 
     def expire(_number: int, _frame: FrameType | None) -> None:
         if child:  # 0 would be the whole process group
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
 
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    old = {number: signal.signal(number, forward) for number in _SIGNALS}
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    heard = [number for number in SIGNALS if not stopping.ignored(number)]
+    old = {number: signal.signal(number, forward) for number in heard}
     old[signal.SIGALRM] = signal.signal(signal.SIGALRM, expire)
     try:
         child = _fork_into_new_pid_namespace()
@@ -103,7 +106,7 @@ def run(main: Callable[[], int]) -> int:
             _init(main, report_write, alive_read)
         os.close(report_write)
         report_write = -1
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         with open(report_read, closefd=False) as report:
             problem = report.read()
         _, status = os.waitpid(child, 0)
@@ -115,7 +118,7 @@ def run(main: Callable[[], int]) -> int:
         if alarm[0]:  # the caller's own, such as the limit of a test
             left = max(1e-3, alarm[0] - (time.monotonic() - begun))
             signal.setitimer(signal.ITIMER_REAL, left, alarm[1])
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         for fd in (report_read, report_write, alive_read, alive_write):
             if fd >= 0:
                 os.close(fd)
@@ -239,9 +242,10 @@ def _init(main: Callable[[], int], report: int, alive: int) -> NoReturn:
             os.kill(pid, number)
 
     # Without handlers the kernel would drop these signals: the process is PID 1.
-    for number in _SIGNALS:
-        signal.signal(number, forward)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    for number in SIGNALS:
+        if not stopping.ignored(number):
+            signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     os.close(report)
     while True:
         ended, status = os.waitpid(-1, 0)
@@ -250,22 +254,25 @@ def _init(main: Callable[[], int], report: int, alive: int) -> NoReturn:
 
 
 def _main(main: Callable[[], int]) -> NoReturn:
+    terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
+
     def stop(number: int, _frame: FrameType | None) -> None:
-        for each in _SIGNALS:  # the clean-up must not be interrupted by the same wish again
+        for each in SIGNALS:  # the clean-up must not be interrupted by the same wish again
             signal.signal(each, signal.SIG_IGN)
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
+        if number == signal.SIGHUP:
+            stopping.let_go(terminals)
+        raise stopping.stop_of(128 + number)
 
     status: Any = 1
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        for number in _SIGNALS:
-            signal.signal(number, stop)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        for number in SIGNALS:
+            if not stopping.ignored(number):
+                signal.signal(number, stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         status = main()
-    except KeyboardInterrupt:
-        status = 128 + signal.SIGINT
+    except KeyboardInterrupt as error:
+        status = stopping.status(error)
     except SystemExit as error:
         status = error.code
         if isinstance(status, str):
@@ -330,8 +337,9 @@ def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
 
 def _command(arguments: list[str]) -> int:
     try:
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
+        for number in SIGNALS:
+            if not stopping.ignored(number):
+                signal.signal(number, signal.SIG_DFL)
         os.execvp(arguments[0], arguments)
     except OSError as error:
         print(f"error: cannot run {arguments[0]}: {error.strerror}", file=sys.stderr)
