@@ -53,7 +53,8 @@ class Sender:
     """Sends one stream of tokens, and its END, until all is acknowledged.
 
     ``scheme`` is a name (see ``eloquent.schemes``) or a ``Scheme`` object of this stream's own.
-    ``path`` is shared with the receiving half of the same endpoint, if there is one.
+    ``path`` is shared with the receiving half of the same endpoint, if there is one. ``instance``
+    is a server's: see ``wire.Data``.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class Sender:
         *,
         from_server: bool,
         path: Path | None = None,
+        instance: int = 0,
     ) -> None:
         self.stream_id = stream_id
+        self.instance = instance
         self.scheme = create_scheme(scheme) if isinstance(scheme, str) else scheme
         self.from_server = from_server
         self.path = path or Path(validated=True)
@@ -280,8 +283,8 @@ class Sender:
         copies = self.scheme.copies
         for run in runs:
             first, tokens, end = run
-            stamp = self.path.stamp(now)
-            datagram = encode(Data(self.stream_id, stamp, self.from_server, first, tokens, end))
+            head = self.stream_id, self.path.stamp(now), self.from_server
+            datagram = encode(Data(*head, first, tokens, end, self.instance))
             if not self.path.may_send(len(datagram) * copies):
                 self._blocked = True
                 break
