@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apps.sources import Source, SourceError
+from apps.sources import Source, SourceError, one_line
 from apps.trace import TraceWriter
 from eloquent import Reason
 
@@ -76,6 +76,7 @@ class AnswerLog:
     generated_at: list[float] = field(default_factory=list)
     sent_at: list[float] = field(default_factory=list)
     reason: str = "error"
+    error: str | None = None
     congestion_control: str = ""
 
     def write(self, folder: Path, number: int, source: Source) -> Path:
@@ -92,6 +93,7 @@ class AnswerLog:
             "prompt": self.prompt,
             "asked_at": self.asked_at,
             "reason": self.reason,
+            "error": self.error,
             "congestion_control": self.congestion_control,
             "n_bytes": [len(token) for token in self.tokens],
             "generated_at": self.generated_at,
@@ -99,7 +101,8 @@ class AnswerLog:
             "sha256": hashlib.sha256(b"".join(self.tokens)).hexdigest(),
         }
         _write_new(path, json.dumps(record))
-        if source.describe().get("source") != "trace" and self.reason in REASONS:
+        replayable = bool(self.tokens) and self.reason in REASONS
+        if replayable and source.describe().get("source") != "trace":
             self._write_trace(trace, source)
         return path
 
@@ -125,7 +128,8 @@ def _write_new(path: Path, text: str) -> None:
 class Answer:
     """One answer on its way to a reader: iterate for its tokens, each noted as it is generated.
 
-    A source that cannot answer ends it with the reason ERROR and a line on standard error.
+    A source that cannot answer, or breaks off, ends it with the reason ERROR, a line on standard
+    error, and the same in the log.
     """
 
     def __init__(
@@ -153,9 +157,16 @@ class Answer:
                 self.log.generated_at.append(at)
                 yield token
         except SourceError as error:
-            print(f"error: no answer: {error}", file=sys.stderr, flush=True)
+            self._failed(str(error))
+        except Exception as error:  # noqa: BLE001 - whoever reads must hear of it, whatever it is
+            self._failed(f"{type(error).__name__}: {one_line(error)}")
         self.reason = self._generation.reason
         self.log.reason = self.reason.name.lower()
+
+    def _failed(self, why: str) -> None:
+        self.log.error = why
+        what = f"the answer broke off after {self.total} tokens" if self.total else "no answer"
+        print(f"error: {what}: {why}", file=sys.stderr, flush=True)
 
     def sent(self) -> None:
         """The token taken last was handed to the socket, just now."""

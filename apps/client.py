@@ -85,6 +85,8 @@ class Screen:
     def finish(self, reason: Reason | None) -> None:
         self._write(self._decoder.finish() + "\n")
         self.reason = reason.name.lower() if reason else None
+        if reason is Reason.ERROR and self.error is None:
+            self.error = "the server could not generate it; why is in its own messages"
 
     def _write(self, text: str) -> None:
         rest = text.encode()
@@ -224,6 +226,8 @@ async def run(options: argparse.Namespace, prompt: bytes) -> int:
     if screen.error is not None:
         complain(f"error: the answer ended after {len(screen.n_bytes)} tokens: {screen.error}")
         return 1
+    if not screen.n_bytes:
+        print("the answer is empty", file=sys.stderr)
     return 0
 
 

@@ -119,6 +119,7 @@ class TokenServer:
             scheme=log.scheme,
             tokens=len(log.tokens),
             reason=log.reason,
+            error=log.error,
             how=how,
             log=path and str(path),
         )

@@ -68,8 +68,12 @@ class Stream:
         self.address = address
         self._server = server
         path = server._new_path()
-        self._answer = Sender(stream_id, server.scheme, from_server=True, path=path)
-        self._prompt = Receiver(stream_id, from_server=True, path=path, now=now)
+        # Another opening of the stream, by whichever server, is another answer (0: not opened).
+        instance = server._random_bits(32) or 1
+        self._answer = Sender(
+            stream_id, server.scheme, from_server=True, path=path, instance=instance
+        )
+        self._prompt = Receiver(stream_id, from_server=True, path=path, now=now, instance=instance)
         self._path = path
         self._text = bytearray()
         self._asked = False

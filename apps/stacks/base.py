@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from typing import ClassVar, Protocol
 
+from apps.sources import one_line as one_line
 from eloquent import Reason, Token
 
 #: A client from which no prompt comes for this long (s) is dropped.
@@ -119,11 +120,6 @@ def read_end(text: str, count: int) -> Reason:
     if total != count:
         raise StackError(f"END says {total} tokens, but {count} came")
     return reason
-
-
-def one_line(error: BaseException) -> str:
-    """What an error says, on one line, or its kind where it says nothing."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 class _OneLine(logging.Handler):
