@@ -144,7 +144,9 @@ def test_random_datagrams_that_begin_like_eloquent(tmp_path):
     rng = random.Random(3)
     packets = []
     for i in range(300):
-        head = bytes([wire.VERSION, rng.choice((0, 1, 2)) | rng.choice((0, wire.FROM_SERVER))])
+        head = bytes(
+            [wire.VERSION, rng.choice(list(wire.Kind)) | rng.choice((0, wire.FROM_SERVER))]
+        )
         content = head + rng.randbytes(rng.randint(20, 200))
         udp = UDP(sport=443, dport=50_000 + i % 7) / Raw(content)
         packets.append(Ether(src=MAC, dst=MAC) / IP(src="10.0.0.2", dst="10.0.0.1") / udp)
