@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.capture_reader import Counts, message, transport
+from analysis.capture_reader import Counts, cleaned, message
 from analysis.connections import Ports
 from analysis.headers import ACK, SYN, Packet, endpoint
 from analysis.reassembly import TokenOrder
@@ -66,12 +66,12 @@ class Deliveries(NamedTuple):
 
 
 def deliveries(path: str | PathLike[str], counts: Counts | None = None) -> Deliveries:
-    """All answers in the capture at `path`. Raises and warns as `capture_reader.transport` does."""
+    """All answers in the capture at `path`. Raises and warns as `capture_reader.cleaned` does."""
     udp: dict[int, _Stream] = {}
     ports: defaultdict[Any, Ports] = defaultdict(Ports)
     tcp: dict[Any, _Stream] = {}
     found: list[_Stream] = []
-    for packet in transport(path, counts):
+    for packet in cleaned(path, counts):
         if packet.protocol == "tcp":
             ends = min(packet.source, packet.destination), max(packet.source, packet.destination)
             side = int(packet.source == ends[0])

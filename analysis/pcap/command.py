@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from rich.console import Console
 
-from analysis.capture_reader import CaptureError, CaptureWarning
+from analysis.capture_reader import CaptureError, CaptureNote, CaptureWarning
 from analysis.pcap import report
 from analysis.pcap.both_ends import BothEnds, both_ends
 from analysis.pcap.byte_stream import order
@@ -153,8 +153,10 @@ def _need_packets(capture: Capture) -> None:
     if capture.packets.empty:
         counts = capture.counts
         fragments = f", {counts.fragments} of them IP fragments" if counts.fragments else ""
+        others = f": {counts.others}" if counts.others else ""
         raise CaptureError(
             f"no TCP or UDP packets found in {capture.name}: {counts.packets} packets{fragments}"
+            f"{others}"
         )
 
 
@@ -162,7 +164,8 @@ def _show(console: Console, capture: Capture, flows: Flows, theta: float, rows: 
     counts = capture.counts
     console.print(
         f"{capture.name}: {counts.packets} packets, {counts.tcp} TCP, {counts.udp} UDP, "
-        f"{counts.fragments} IP fragments, {counts.other} other",
+        f"{counts.fragments} IP fragments, {counts.other} other"
+        + (f": {counts.others}" if counts.others else ""),
         soft_wrap=True,
     )
     tables = (
@@ -188,6 +191,8 @@ def _as_json(capture: Capture, flows: Flows) -> dict[str, Any]:
         "udp_packets": counts.udp,
         "fragments": counts.fragments,
         "other_packets": counts.other,
+        "others": counts.others,
+        "copies": counts.copies,
         "cut_packets": counts.cut,
         "damaged": capture.damaged,
         "streams": report.to_json(flows.tokens),
@@ -226,6 +231,9 @@ def _warnings_to_stderr() -> Iterator[list[str]]:
             yield said
         finally:
             for warning in caught:
+                if issubclass(warning.category, CaptureNote):
+                    print(f"note: {warning.message}", file=sys.stderr)
+                    continue
                 said.append(str(warning.message))
                 print(f"warning: {warning.message}", file=sys.stderr)
 

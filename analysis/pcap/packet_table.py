@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Iterator
 from os import PathLike
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.capture_file import CaptureWarning
-from analysis.capture_reader import Counts
+from analysis.capture_file import Counts
 from analysis.delivery import SERVER_PORTS
 from analysis.headers import ACK, SYN, address
-from analysis.pcap.bulk_headers import TCP, UDP, Hashes, Headers, mix, parse
-from analysis.pcap.frame_index import CHUNK, index
+from analysis.pcap import segment_table
+from analysis.pcap.bulk_headers import TCP, Hashes, mix
+from analysis.pcap.frame_index import CHUNK
 from analysis.pcap.mapped_file import MappedFile, Numbers
 from analysis.pcap.port_reuse import split_reused
 
@@ -75,63 +74,19 @@ class Capture:
 def read(path: str | PathLike[str]) -> Capture:
     """Read a capture: pcap or pcapng, also gzipped; a file that breaks off as far as it goes.
 
-    Warns (CaptureWarning) in one line of what was left out. Raises CaptureError if the file is
+    Copies that the capture made are left out, and times are on one clock. Warns (CaptureWarning)
+    in one line each of what was left out or changed. Raises CaptureError if the file is
     missing, empty, no capture, or without capture times.
     """
     source = MappedFile(path)
-    counts = Counts()
-    unknown: set[int] = set()
-    parts: list[dict[str, Any]] = []
-    for frames in index(source):
-        found = parse(source.array, frames)
-        source.release()
-        counts.packets += len(frames.offset)
-        counts.fragments += found.fragments
-        unknown.update(found.unknown_links)
-        parts.append(_columns(found, frames.time, frames.size))
-    table = (
-        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
-    )
-    if not table:
-        table = {name: np.zeros(0, dtype=kind) for name, kind in _RAW_COLUMNS.items()}
-    # Several interfaces or queues write one file: a few packets stand before earlier ones.
-    if (np.diff(table["time"]) < 0).any():
-        order = np.argsort(table["time"], kind="stable")
-        table = {name: column[order] for name, column in table.items()}
-    counts.tcp = int((table["protocol"] == TCP).sum())
-    counts.udp = int((table["protocol"] == UDP).sum())
-    counts.other = counts.packets - counts.tcp - counts.udp - counts.fragments
-    counts.cut = int((table["captured"] < table["length"]).sum())
+    segments = segment_table.read(source, Counts())
+    table = segments.table
     connections = _connect(table, source)
     packets = pd.DataFrame(
         {name: table[name].astype(kind, copy=False) for name, kind in PACKET_COLUMNS.items()},
         copy=False,
     )
-    _tell(source, counts, unknown)
-    return Capture(source.name, packets, connections, counts, source, bool(source.damage))
-
-
-_RAW_COLUMNS = {
-    **{
-        name: kind
-        for name, kind in PACKET_COLUMNS.items()
-        if name not in ("connection", "to_server")
-    },
-    "sport": "uint16",
-    "dport": "uint16",
-    "version": "uint8",
-    "addresses": "int64",
-    "source": "uint64",
-    "destination": "uint64",
-}
-
-
-def _columns(found: Headers, time: Any, size: Any) -> dict[str, Any]:
-    own = {"time": time[found.row], "size": size[found.row]}
-    return {
-        name: (own[name] if name in own else getattr(found, name)).astype(kind)
-        for name, kind in _RAW_COLUMNS.items()
-    }
+    return Capture(source.name, packets, connections, segments.counts, source, bool(source.damage))
 
 
 def _connect(table: dict[str, Any], source: MappedFile) -> pd.DataFrame:
@@ -178,28 +133,6 @@ def _from_server(
         same = source[opening] == source[first[known]]
         result[known] = same == (table["flags"][opening] & ACK > 0)
     return result
-
-
-def _tell(source: MappedFile, counts: Counts, unknown: set[int]) -> None:
-    for link in sorted(unknown):
-        _warn(
-            f"{source.name}: packets of link type {link} are left out: "
-            "Ethernet, Linux cooked, loopback and raw IP are understood"
-        )
-    if counts.cut:
-        _warn(
-            f"{source.name}: {counts.cut} packets were captured only in part: what needs their "
-            "payload leaves them out (capture with tcpdump -s 0)"
-        )
-    if source.damage:
-        _warn(
-            f"{source.name} is truncated or damaged ({source.damage}): "
-            f"{counts.packets} packets were read"
-        )
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, CaptureWarning, stacklevel=4)
 
 
 def ends(connections: pd.DataFrame) -> pd.DataFrame:

@@ -200,11 +200,11 @@ def _candidates(capture: Capture) -> tuple[Numbers, Bytes]:
 def _tokens(content: bytes) -> tuple[int, list[int], int] | None:
     """First index, sizes and end of a DATA; (0, [], 0) for other messages, None if malformed."""
     body = len(content) - wire.CRC_SIZE
-    if content[1] & 15 == wire.Kind.DATA and zlib.crc32(content[:body]) == int.from_bytes(
-        content[body:], "big"
-    ):
+    at = wire.HEADER_SIZE + (wire.INSTANCE_SIZE if content[1] & wire.FROM_SERVER else 0)
+    whole = body >= at + 3 and zlib.crc32(content[:body]) == int.from_bytes(content[body:], "big")
+    if whole and content[1] & 15 == wire.Kind.DATA:
         # The usual case, several times faster than to decode: few short tokens.
-        first, at = content[wire.HEADER_SIZE], wire.HEADER_SIZE + 1
+        first, at = content[at], at + 1
         shortest = first < 128
         if 64 <= first < 128:
             first, at = (first & 63) << 8 | content[at], at + 1
