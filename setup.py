@@ -49,6 +49,7 @@ EXTRAS = {
         "distributed>=2025.1,<2028",
         "hypothesis>=6.100,<7",
         "pytest>=8.2,<10",
+        "pytest-randomly>=3.16,<6",
         "pytest-timeout>=2.3,<3",
         "pytest-xdist>=3.6,<4",
     ],
