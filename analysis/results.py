@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 
 from analysis.capture_reader import PACKET_COLUMNS
 from analysis.summary import SUMMARY_COLUMNS
+from analysis.summary_file import SummaryFileError, read_summary
 
 TOKEN_COLUMNS = [
     *("scenario", "scheme", "run", "index", "n_bytes"),
@@ -162,6 +163,16 @@ def load(path: str | PathLike[str]) -> Results:
     )
 
 
+def unfinished(results: Results) -> str | None:
+    """How many of the planned runs there are, in words; None if that is all, or not known."""
+    runs, schemes = results.manifest.get("runs"), results.manifest.get("schemes")
+    if isinstance(runs, int) and isinstance(schemes, list):
+        planned = runs * len(schemes)
+        if len(results.summary) < planned:
+            return f"{len(results.summary)} of {planned} planned runs were finished"
+    return None
+
+
 def _manifest(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
@@ -174,16 +185,21 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _summary(path: Path) -> pd.DataFrame:
-    text = path.read_text() if path.exists() else ""
-    if text and not text.endswith("\n"):
+    try:
+        text = path.read_bytes().decode() if path.exists() else ""
+    except UnicodeDecodeError:
+        raise ResultsError(f"{path} is not text in UTF-8: save it again as CSV, UTF-8") from None
+    except OSError as error:
+        raise ResultsError(f"cannot read {path}: {error.strerror}") from None
+    if text and not text.endswith(("\n", "\r")):
         _warn(f"{path} breaks off: its last row was left out")
         text = text[: text.rfind("\n") + 1]
     if not text:
         return pd.DataFrame(columns=SUMMARY_COLUMNS)
     try:
-        return pd.read_csv(io.StringIO(text))
-    except pd.errors.ParserError as error:
-        raise ResultsError(f"{path} is no table: {str(error).strip()}") from error
+        return read_summary(text, path)
+    except SummaryFileError as error:
+        raise ResultsError(str(error)) from None
 
 
 def _merged(folder: Path, name: str) -> tuple[pd.DataFrame, list[Path]]:

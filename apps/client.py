@@ -21,6 +21,8 @@ from apps.stacks import Stack, StackError
 from eloquent import TextDecoder, Token
 from eloquent.aio import connect
 from eloquent.wire import Reason
+from terminal.arguments import Parser
+from topologies.quantities import TIME
 
 #: Late copies are still read for this long (s), so that they are counted.
 DRAIN = 0.1
@@ -138,14 +140,15 @@ async def run(options: argparse.Namespace, prompt: bytes) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m apps.client",
         description="Ask a token server one prompt and show the answer as it comes.",
-        epilog='example: python -m apps.client 127.0.0.1 "Why is the sky blue?"',
+        epilog='examples:\n  python -m apps.client 127.0.0.1 "Why is the sky blue?"\n'
+        "  python -m apps.client ::1 - --scheme tcp --timeout 30s <prompt.txt",
     )
     parser.add_argument("host", help="the server's address")
     parser.add_argument("prompt", help="the prompt; - reads it from standard input")
-    parser.add_argument("--port", type=int, default=4433, help="(%(default)s)")
+    parser.add_argument("--port", type=int, default=4433, help="of the server (%(default)s)")
     parser.add_argument(
         "--scheme",
         default="eloquent",
@@ -159,9 +162,10 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--log", type=Path, help="write the times of all tokens to this file")
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=TIME.option(600.0),
         default=600.0,
-        help="give up after this many s (%(default)g)",
+        metavar="TIME",
+        help="give up after this long, as 30s or 2min (%(default)g s)",
     )
     parser.add_argument(
         "--realtime",

@@ -11,7 +11,6 @@ A trace is a text file of JSON lines:
 
 from __future__ import annotations
 
-import argparse
 import errno
 import hashlib
 import json
@@ -25,6 +24,7 @@ from types import TracebackType
 from typing import IO, NoReturn, Self
 
 from apps.sources import Finish, ScheduledSource, Source, SourceError, check_max_tokens
+from terminal.arguments import Parser
 
 FORMAT = "eloquent-trace/1"
 DEFAULT_TRACE = Path(__file__).parent / "data" / "smollm2.jsonl"
@@ -267,18 +267,40 @@ def record(source: Source, prompt: str, max_tokens: int, writer: TraceWriter) ->
         writer.token(time.monotonic() - start, data)
 
 
+_EXAMPLES = """examples:
+  python -m apps.trace record --prompt "Why is the sky blue?" --out sky.jsonl
+  python -m apps.trace record --prompt "Write a poem." --tokens 200 --model DIR --out poem.jsonl
+"""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line: record a trace with the language model."""
-    parser = argparse.ArgumentParser(prog="python -m apps.trace", description=record.__doc__)
+    parser = Parser(
+        prog="python -m apps.trace",
+        description="Record a language model's answer with its times, to be replayed with "
+        "--source trace:FILE.",
+        epilog=_EXAMPLES,
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    sub = commands.add_parser("record", help="record the language model's answer to one prompt")
-    sub.add_argument("--prompt", required=True)
+    sub = commands.add_parser(
+        "record",
+        help="record the language model's answer to one prompt",
+        description="Let the language model answer one prompt, and write every token with its "
+        "time to a file.",
+        epilog=_EXAMPLES,
+    )
+    sub.add_argument("--prompt", required=True, help="what is asked")
     sub.add_argument("--tokens", type=int, default=600, help="longest answer (default 600)")
     sub.add_argument("--out", type=Path, required=True, help="the trace file; must not exist")
     sub.add_argument("--model", help="folder or .gguf file (default: SmolLM2-135M-Instruct)")
-    sub.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    sub.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
     sub.add_argument("--threads", type=int, help="CPU threads of the model")
-    sub.add_argument("--repetition-penalty", type=float, default=1.0)
+    sub.add_argument(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        help="above 1: what was said is said again less often (%(default)s, none)",
+    )
     options = parser.parse_args(arguments)
     try:
         check_max_tokens(options.tokens)
