@@ -186,7 +186,8 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 def _summary(path: Path) -> pd.DataFrame:
     try:
-        text = path.read_bytes().decode() if path.exists() else ""
+        raw = path.read_bytes() if path.exists() else b""
+        text = raw.decode("utf-16" if raw.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8")
     except UnicodeDecodeError:
         raise ResultsError(f"{path} is not text in UTF-8: save it again as CSV, UTF-8") from None
     except OSError as error:

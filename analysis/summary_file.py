@@ -24,7 +24,7 @@ NEEDED = ("scenario", "scheme", "run")
 _WHOLE = ("run", "seed", "tokens", "tokens_lost", "datagrams", "wire_bytes", "payload_bytes")
 _UNKNOWN = {"", "nan", "na", "n/a", "#n/a", "none", "null"}
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf", re.IGNORECASE)
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 
 
 class SummaryFileError(ValueError):
@@ -70,10 +70,10 @@ def _check_header(header: list[str], path: Path) -> None:
 
 
 def _value(name: str, cell: str, separator: str, where: str) -> Any:
-    if name in NEEDED and cell == "":
+    if name in ("scheme", "run") and cell == "":
         raise SummaryFileError(f"{where} is empty")
     if name not in MEASURES and name not in ("run", "seed"):
-        return cell if cell or name in NEEDED else math.nan
+        return cell or math.nan
     if cell.lower() in _UNKNOWN:
         return math.nan
     if name == "seed":

@@ -94,7 +94,7 @@ def test_schemes_in_common_only():
     assert list(compare(a, b, ["stall_ratio"])) == ["tcp"]
     with pytest.raises(CompareError, match="no scheme is in both: A has eloquent; B has mosh"):
         compare(rows([0.1]), rows([0.1], scheme="mosh"), ["stall_ratio"])
-    with pytest.raises(CompareError, match="B holds no finished run"):
+    with pytest.raises(CompareError, match="empty holds no finished run"):
         compare(a, b[:0], ["stall_ratio"])
     with pytest.raises(CompareError, match="A has no metric ttft"):
         compare(a, b, ["ttft"])
@@ -150,9 +150,9 @@ def test_mistakes_are_one_line_each(tmp_path, capsys):
     for arguments, line in (
         ([good, str(tmp_path / "none")], "is no folder"),
         ([good, str(tmp_path)], "is no results folder"),
-        ([good, empty], "B holds no finished run"),
+        ([good, empty], "empty holds no finished run"),
         ([good, other], "no scheme is in both"),
-        ([good, str(tmp_path / "bytes")], "cannot be read"),
+        ([good, str(tmp_path / "bytes")], "summary.csv is not text in UTF-8"),
         ([good, good, "--metric", "speed"], "--metric: 'speed' is not in both folders: stall"),
     ):
         assert main(arguments) == 2

@@ -30,7 +30,7 @@ def test_mistakes_are_one_line_each(tmp_path, capsys):
     words = folder(tmp_path / "words")
     add_columns(words, stall_ratio="much")
     broken = folder(tmp_path / "broken")
-    (broken / "summary.csv").write_text("a,b\n1,2\n1,2,3,4\n")
+    (broken / "summary.csv").write_text("scenario,scheme,run\na,b,1\na,b,1,4\n")
     other = folder(tmp_path / "other")
     (other / "summary.csv").write_text("name,value\na,1\n")
     (tmp_path / "there.html").write_text("mine")
@@ -42,8 +42,8 @@ def test_mistakes_are_one_line_each(tmp_path, capsys):
         ([mixed], "mixes 2 scenarios"),
         ([twice], "is in the summary twice"),
         ([broken], "is no table"),
-        ([other], "has no column scenario"),
-        ([words], "holds values that make no sense"),
+        ([other], "has no column 'scenario'"),
+        ([words], "line 2: stall_ratio is 'much', no number"),
         ([good, "--out", tmp_path], "is a folder"),
         ([good, "--out", tmp_path / "there.html"], "already exists: give --force"),
         ([good, "--out", tmp_path / "none" / "a.html"], "cannot write"),
