@@ -21,7 +21,7 @@ from analysis.results import ResultsError, ResultsWarning, load, unfinished
 from analysis.stalls import THETA, StallError, metrics
 from analysis.summary import SummaryError, to_json
 from analysis.tables import stream_table, summary_table
-from terminal.arguments import Parser
+from terminal.arguments import Parser, did_you_mean
 from topologies.quantities import TIME
 
 _MEASURES = ("duration", "stall_ratio", "gap_share", "gap_p50", "gap_p95", "gap_p99", "ttft")
@@ -82,6 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     summaries: list[pd.DataFrame] = []
     for path in options.path:
+        if not path.exists() and (meant := did_you_mean(str(path), COMMANDS)):
+            print(f"error: no file or command {str(path)!r}{meant}", file=sys.stderr)
+            status = 2
+            continue
         try:
             with _warnings_to_stderr() as damaged:
                 if path.is_dir():

@@ -97,14 +97,14 @@ class ResultsFolder:
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Write manifest.json, replacing an earlier one."""
         text = json.dumps(manifest, indent=2, ensure_ascii=False, default=str)
-        _write(self.path / "manifest.json", text.encode() + b"\n")
+        write_whole(self.path / "manifest.json", text.encode() + b"\n")
 
     def write_figure(self, name: str, figure: Figure) -> Path:
         """Write a picture as NAME.png and return its path."""
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png")
         path = self.path / f"{name}.png"
-        _write(path, buffer.getvalue())
+        write_whole(path, buffer.getvalue())
         return path
 
     def consolidate(self) -> None:
@@ -116,7 +116,7 @@ class ResultsFolder:
         for name in _TABLES:
             table, used = _merged(self.path, name)
             if used:
-                _write(self.path / f"{name}.parquet", _parquet(table))
+                write_whole(self.path / f"{name}.parquet", _parquet(table))
                 for part in used:
                     part.unlink()
         with contextlib.suppress(OSError):  # missing, or a broken part is still in it
@@ -128,7 +128,7 @@ class ResultsFolder:
             raise ResultsError(f"the {name} of {part} lack the column {missing[0]}")
         with _writing(self.path):
             (self.path / "parts").mkdir(exist_ok=True)
-        _write(self.path / "parts" / f"{name}-{part}.parquet", _parquet(table[_TABLES[name]]))
+        write_whole(self.path / "parts" / f"{name}-{part}.parquet", _parquet(table[_TABLES[name]]))
 
 
 class Results(NamedTuple):
@@ -239,8 +239,11 @@ def _parquet(table: pd.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write a file as a whole: under another name first, then renamed once it is on disk."""
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file as a whole: under another name first, then renamed once it is on disk.
+
+    Raises ResultsError; then there is what was there before.
+    """
     unfinished = path.with_name(f".{path.name}.unfinished")
     with _writing(path):
         try:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Literal
 
+from terminal.arguments import did_you_mean
+
 #: Why an answer ended: the model said so, or the number of tokens asked for was reached.
 Finish = Literal["stop", "length"]
 
@@ -131,8 +133,9 @@ def open_source(
     kind, colon, rest = spec.partition(":")
     if kind not in ("trace", "timing") or (kind == "trace" and colon and not rest):
         raise SourceError(
-            f"unknown source {spec!r}: use 'model', 'model:prompt-lookup', 'trace', 'trace:FILE', "
-            "'timing:NAME' or 'timing:FILE.toml'"
+            f"unknown source {spec!r}{did_you_mean(spec, (*MODEL_SPECS, 'trace', 'timing'))}"
+            " (use 'model', 'model:prompt-lookup', 'trace', 'trace:FILE', 'timing:NAME' or "
+            "'timing:FILE.toml')"
         )
     if model_dir is not None:
         raise SourceError(

@@ -11,6 +11,7 @@ A trace is a text file of JSON lines:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -19,11 +20,13 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NoReturn, Self
 
 from apps.sources import Finish, ScheduledSource, Source, SourceError, check_max_tokens
+from terminal import stopping
 from terminal.arguments import Parser
 
 FORMAT = "eloquent-trace/1"
@@ -267,6 +270,18 @@ def record(source: Source, prompt: str, max_tokens: int, writer: TraceWriter) ->
         writer.token(time.monotonic() - start, data)
 
 
+@contextlib.contextmanager
+def _whole_or_none(path: Path) -> Iterator[None]:
+    """Remove what was begun when it does not come to its end: it would block the next try."""
+    try:
+        yield
+    except FileExistsError:  # somebody else's
+        raise
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
 _EXAMPLES = """examples:
   python -m apps.trace record --prompt "Why is the sky blue?" --out sky.jsonl
   python -m apps.trace record --prompt "Write a poem." --tokens 200 --model DIR --out poem.jsonl
@@ -318,12 +333,16 @@ def main(arguments: list[str] | None = None) -> int:
         # A first, short answer warms caches and thread pools, as in a server that has run.
         list(source.answer("Hello", 4))
         how = ", ".join(f"{key} {value}" for key, value in source.settings().items())
-        with TraceWriter(
-            options.out,
-            model=source.name,
-            prompt=options.prompt,
-            recorded=f"{how}, {platform.machine()}",
-        ) as writer:
+        with (
+            stopping.stoppable(),
+            _whole_or_none(options.out),
+            TraceWriter(
+                options.out,
+                model=source.name,
+                prompt=options.prompt,
+                recorded=f"{how}, {platform.machine()}",
+            ) as writer,
+        ):
             record(source, options.prompt, options.tokens, writer)
     except SourceError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -331,8 +350,8 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"error: cannot write {options.out}: {error.strerror}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as stop:
+        return stopping.status(stop)
     return 0
 
 
