@@ -8,7 +8,6 @@ by side without a verdict: the one is a model of the other.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -25,6 +24,7 @@ from rich.table import Table
 
 from analysis.results import Results, ResultsError, load
 from analysis.summary import estimate, json_rows
+from terminal.arguments import Parser
 
 ABSOLUTE, RELATIVE = 0.01, 0.15
 ENGINES = ("emulated", "virtual", "simulated")
@@ -41,11 +41,10 @@ exit status: 0 all agree, 1 some differ, 2 nothing to compare
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m analysis agree",
         description="Hold the results of several engines against each other, seed by seed.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", nargs="+", type=Path, help="results folder")
     parser.add_argument("--json", action="store_true", help="print one JSON object, not a table")

@@ -7,7 +7,6 @@ compared with each other (a paired interval by Student's t); without common seed
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -26,9 +25,10 @@ from rich.table import Table
 from scipy.special import stdtrit
 
 from analysis.report.measures import measure, measured_columns, number, scaled
-from analysis.results import Results, ResultsError, ResultsWarning, load
+from analysis.results import Results, ResultsError, ResultsWarning, load, unfinished
 from analysis.summary import CONFIDENCE, SummaryError, estimate
 from analysis.tables import NONE
+from terminal.arguments import Parser
 
 METRICS = ("stall_ratio", "gap_p99", "delay_p95", "ttft", "bytes_per_token")
 _CONDITIONS = (
@@ -146,12 +146,11 @@ def compare(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m analysis compare",
         description="Compare two results folders: the means of every scheme in both, and their "
         "difference with a 95% interval. Runs of the same seed are compared with each other.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("a", type=Path, metavar="A", help="results folder")
     parser.add_argument("b", type=Path, metavar="B", help="results folder")
@@ -172,6 +171,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             a, b = _load(options.a), _load(options.b)
         for warning in caught:
             print(f"warning: {warning.message}", file=sys.stderr)
+        for path, results in ((options.a, a), (options.b, b)):
+            if (short := unfinished(results)) is not None:
+                print(f"note: {path}: {short}", file=sys.stderr)
+            if results.summary.empty:
+                raise CompareError(f"{path} holds no finished run")
         metrics = _metrics(a.summary, b.summary, options.metric)
         found = compare(a.summary, b.summary, metrics)
     except (CompareError, ResultsError, SummaryError) as error:

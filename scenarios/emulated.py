@@ -37,6 +37,7 @@ from topologies.tap import TapError
 LATE = 0.005
 
 EXPECTED_ERRORS = (
+    OSError,  # a full disk, say
     CaptureError,
     LinkCheckError,
     LinkError,

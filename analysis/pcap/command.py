@@ -25,6 +25,7 @@ from analysis.pcap.quic_flows import quic_flows
 from analysis.pcap.tcp_flows import tcp_flows
 from analysis.pcap.token_streams import eloquent_connections, token_flows
 from analysis.stalls import THETA
+from terminal.arguments import Parser
 
 _EXAMPLES = """examples:
   python -m analysis pcap client.pcapng                   what happened to each flow
@@ -53,14 +54,13 @@ class Flows(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m analysis pcap",
         description="What happened to each flow in your own captures (pcap, pcapng, also "
         "gzipped): stalls of Eloquent and token-record streams; retransmissions, reordering, "
         "head-of-line blocking and gaps of TCP and TLS; what QUIC shows without keys; and with "
         "captures from both ends, losses and one-way delays.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("path", nargs="+", type=Path, metavar="FILE", help="capture file")
     parser.add_argument(
