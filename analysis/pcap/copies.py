@@ -142,7 +142,7 @@ def _ranks(run: Numbers, point: Hashes) -> Numbers:
 
 
 def _times_seen(table: dict[str, Any], rows: Numbers, run: Numbers, point: Hashes) -> Numbers:
-    """How often a point saw each packet: 1, unless it saw at least half of them several times.
+    """How often a point saw each packet: 1, unless it saw more than half of them several times.
 
     A network repeats few packets, a capture nearly all. Where an IP id does not tell a packet from
     what the sender said twice, this must hold both ways.
@@ -158,7 +158,7 @@ def _times_seen(table: dict[str, Any], rows: Numbers, run: Numbers, point: Hashe
     by_way = several.groupby("way")
     number, twice = by_way.size(), by_way.sum()
     total = pd.Series(there).value_counts().reindex(number.index)
-    mostly = by_way.median().astype(np.int64)[number >= total - twice]
+    mostly = by_way.median().astype(np.int64)[number > total - twice]
     own = way.map(mostly).fillna(1).to_numpy(dtype=np.int64)
     other = pd.Series(back).map(mostly).fillna(1).to_numpy(dtype=np.int64)
     return np.where((table["ip_id"][rows] > 0) | (other > 1), own, 1)
