@@ -23,6 +23,9 @@ ELSEWHERE = 1.0
 
 Mask = npt.NDArray[np.bool_]
 
+_PROOF = 3
+"""Packets that a place saw several times, before this is taken for its habit."""
+
 _SAMPLE = 32
 _HEADER = 48
 _TAGGED = 26
@@ -180,7 +183,10 @@ def _times_seen(table: dict[str, Any], rows: Numbers, run: Numbers, point: Hashe
     by_way = several.groupby("way")
     number, twice = by_way.size(), by_way.sum()
     total = pd.Series(there).value_counts().reindex(number.index)
-    mostly = by_way.median().astype(np.int64)[number > total - twice]
+    # One or two packets prove nothing, unless the whole capture is like them.
+    all_seen = number.sum() >= _PROOF and number.sum() > len(there) - twice.sum()
+    proven = (number > total - twice) & ((number >= _PROOF) | all_seen)
+    mostly = by_way.median().astype(np.int64)[proven]
     own = way.map(mostly).fillna(1).to_numpy(dtype=np.int64)
     other = pd.Series(back).map(mostly).fillna(1).to_numpy(dtype=np.int64)
     # By direction: an id may be 0 by counting.
