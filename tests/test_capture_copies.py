@@ -265,3 +265,8 @@ def test_answers_are_the_same_by_both_readers(tmp_path):
     assert found.tokens["rendered_at"].tolist() == pytest.approx(
         [START + 0.05 * i for i in range(40)], abs=1e-5
     )
+
+
+def test_one_packet_seen_twice_proves_nothing(tmp_path):
+    packets = [(time, plain(packet)) for time, _, packet in download(1)]
+    assert len(kept(write(tmp_path / "a.pcap", [*packets, *packets])).packets) == 4

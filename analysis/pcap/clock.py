@@ -30,8 +30,8 @@ class Steps(NamedTuple):
     number: int
     largest: float
     """Seconds."""
-    after: int
-    """Number of packets in the file before the first one."""
+    frames: Numbers
+    """Numbers of the first frames after each, in file order."""
     disorder: bool
     """Whether there are so many that the file was taken to be in no order instead."""
 
@@ -42,14 +42,18 @@ def on_one_clock(time: Times, interface: Numbers) -> tuple[Times, Steps | None]:
     The pause at the step is not known and becomes 0. What steps forward cannot be told from a
     pause, unless it undoes a step back. None if no clock was set back.
     """
+    if not (interface != interface[:1]).any() and (np.diff(time) >= -LEAST_STEP).all():
+        return time, None  # the usual file
     order = np.argsort(interface, kind="stable")
     own = np.diff(interface[order]) == 0
     jump = np.where(own, np.diff(time[order]), 0.0)
     back = np.flatnonzero(jump < -LEAST_STEP)
     if not len(back):
         return time, None
-    first = int(order[back + 1].min())
-    steps = Steps(len(back), float(-jump[back].min()), first, _in_disorder(len(back), len(time)))
+    places, disorder = np.sort(order[back + 1]), _in_disorder(len(back), len(time))
+    # All interfaces show the same steps of one clock.
+    number = int(np.unique(interface[places], return_counts=True)[1].max())
+    steps = Steps(number, float(-jump[back].min()), places, disorder)
     if steps.disorder:
         return time, steps
     moved = time[order]

@@ -23,6 +23,9 @@ ELSEWHERE = 1.0
 
 Mask = npt.NDArray[np.bool_]
 
+_PROOF = 3
+"""Packets that a place saw several times, before this is taken for its habit."""
+
 _SAMPLE = 32
 _HEADER = 48
 _TAGGED = 26
@@ -33,16 +36,17 @@ headers change from packet to packet."""
 def copies(table: dict[str, Any], source: MappedFile) -> Mask:
     """Which rows of a table of packets, sorted by time, are copies of earlier ones."""
     drop = np.zeros(len(table["time"]), dtype=np.bool_)
-    rows = _alike(_header_key(table, slice(None)), np.arange(len(drop)))
+    headers = _header_key(table)
+    rows = _alike(headers, np.arange(len(drop)))
     if not len(rows):
         return drop
     # A few bytes tell most packets apart, and nearly all of those without an IP id come this far.
     limit = _shortest_cut(table)
-    key = _header_key(table, rows) ^ _end_key(table, rows, source, limit)
+    key = headers[rows] ^ _end_key(table, rows, source, limit)
     rows = _alike(key, rows)
     if not len(rows):
         return drop
-    key = _header_key(table, rows) ^ _content_key(table, rows, source, limit)
+    key = headers[rows] ^ _content_key(table, rows, source, limit)
     alike = _alike(key, rows)
     if not len(alike):
         return drop
@@ -63,13 +67,13 @@ def _alike(key: Hashes, rows: Numbers) -> Numbers:
     return rows[several]
 
 
-def _header_key(table: dict[str, Any], rows: Any) -> Hashes:
+def _header_key(table: dict[str, Any]) -> Hashes:
     """One number for all that headers say and that no router changes."""
-    key: Hashes = mix(table["source"][rows]) ^ table["destination"][rows]
-    small = table["length"][rows].astype(np.int64) << 32
-    small |= (table["ip_id"][rows].astype(np.int64) + 1) << 12
-    small |= table["flags"][rows].astype(np.int64) + 1
-    words = (table["seq"][rows] + 1 << 32 | table["ack"][rows] + 1, small)
+    key: Hashes = mix(table["source"]) ^ table["destination"]
+    small = table["length"].astype(np.int64) << 32
+    small |= (table["ip_id"].astype(np.int64) + 1) << 12
+    small |= table["flags"].astype(np.int64) + 1
+    words = (table["seq"] + 1 << 32 | table["ack"] + 1, small)
     for word in words:
         key = mix(key) ^ word.view(np.uint64)
     return key
@@ -180,7 +184,10 @@ def _times_seen(table: dict[str, Any], rows: Numbers, run: Numbers, point: Hashe
     by_way = several.groupby("way")
     number, twice = by_way.size(), by_way.sum()
     total = pd.Series(there).value_counts().reindex(number.index)
-    mostly = by_way.median().astype(np.int64)[number > total - twice]
+    # One or two packets prove nothing, unless the whole capture is like them.
+    all_seen = number.sum() >= _PROOF and number.sum() > len(there) - twice.sum()
+    proven = (number > total - twice) & ((number >= _PROOF) | all_seen)
+    mostly = by_way.median().astype(np.int64)[proven]
     own = way.map(mostly).fillna(1).to_numpy(dtype=np.int64)
     other = pd.Series(back).map(mostly).fillna(1).to_numpy(dtype=np.int64)
     # By direction: an id may be 0 by counting.

@@ -6,11 +6,12 @@ import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from analysis.capture_errors import CaptureNote, CaptureWarning
 from analysis.capture_file import Counts, warn_of_damage
 from analysis.encapsulation import FRAGMENT, LINK
-from analysis.pcap.bulk_headers import TCP, UDP, Headers, parse
+from analysis.pcap.bulk_headers import TCP, UDP, Headers, mix, parse
 from analysis.pcap.clock import Steps, Times, on_one_clock
 from analysis.pcap.copies import copies
 from analysis.pcap.frame_index import index
@@ -68,8 +69,11 @@ def read(source: MappedFile, counts: Counts) -> Segments:
         counts.packets += len(frames.offset)
         for kind, number in found.skipped.items():
             counts.kinds[kind] = counts.kinds.get(kind, 0) + number
-    time, steps = on_one_clock(np.concatenate(times), np.concatenate(interfaces))
+    raw = np.concatenate(times)
+    time, steps = on_one_clock(raw, np.concatenate(interfaces))
     table = _joined(parts)
+    if steps and not _within_connections(table, steps):
+        time, steps = raw, None
     table["time"] = time[table["frame"]]
     # Several interfaces or queues write one file: a few packets stand before earlier ones.
     if (np.diff(table["time"]) < 0).any():
@@ -86,6 +90,18 @@ def read(source: MappedFile, counts: Counts) -> Segments:
     counts.cut = int((table["captured"] < table["length"]).sum())
     _tell(source, counts, steps)
     return Segments(table, time, left_out, counts)
+
+
+def _within_connections(table: dict[str, Any], steps: Steps) -> bool:
+    """Whether packets of any connection stand before and after a step.
+
+    If not, files may have been joined, and the order of the parts means nothing.
+    """
+    ends = table["source"], table["destination"]
+    key = mix(np.minimum(*ends)) ^ np.maximum(*ends)
+    frames = pd.Series(table["frame"]).groupby(key).agg(["min", "max"]).to_numpy()
+    first, last = (np.searchsorted(steps.frames, frames[:, n], "right") for n in (0, 1))
+    return bool((first < last).any())
 
 
 def _columns(found: Headers, frames: Any, before: int) -> dict[str, Any]:
@@ -148,11 +164,11 @@ def _steps_in_words(steps: Steps) -> str:
             "are in no order, and were sorted by time"
         )
     if steps.number == 1:
-        what = f"the clock was set back by {steps.largest:.3g} s after packet {steps.after}"
+        what = f"the clock was set back by {steps.largest:.3g} s after packet {steps.frames[0]}"
     else:
         what = (
             f"the clock was set back {steps.number} times, by {steps.largest:.3g} s at most, first "
-            f"after packet {steps.after}"
+            f"after packet {steps.frames[0]}"
         )
     return f"{what}: packets stay in the order of the file, and later times are moved on"
 
