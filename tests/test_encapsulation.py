@@ -84,9 +84,7 @@ SHOWN = {
     "gre": (1, ether() / OUTER / GRE()),
     "gre-fields": (
         1,
-        ether()
-        / OUTER
-        / GRE(chksum_present=1, key_present=1, seqnum_present=1, chksum=0, key=5, sequence_number=6),
+        ether() / OUTER / GRE(chksum_present=1, key_present=1, seqnum_present=1, chksum=0, key=5),
     ),
     "gre-bridged": (1, ether() / OUTER / GRE(proto=0x6558) / ether()),
     "gre-6": (1, ether() / OUTER6 / GRE()),
