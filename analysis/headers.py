@@ -1,7 +1,8 @@
 """From a captured frame to its UDP datagram or TCP segment: the headers, by struct.
 
-Understands what `analysis.encapsulation` does before IP; IPv4 (RFC 791) and IPv6 (RFC 8200) with
-extension headers; IP again within both; UDP (RFC 768) and TCP (RFC 9293), the innermost ones.
+Understands what `analysis.link_layers` and `analysis.encapsulation` do before IP; IPv4 (RFC 791)
+and IPv6 (RFC 8200) with extension headers; IP again within both; UDP (RFC 768) and TCP (RFC 9293),
+the innermost ones.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from analysis.encapsulation import (
     IP_TUNNELS,
     IPV4,
     IPV6,
-    first_layer,
     in_udp,
     next_layer,
 )
+from analysis.link_layers import first_layer
 
 _TCP, _UDP = 6, 17
 _EXTENSIONS = frozenset({0, 43, 60, 135})  # all of the form: next header, length in 8 bytes - 1

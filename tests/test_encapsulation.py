@@ -84,13 +84,11 @@ SHOWN = {
     "gre": (1, ether() / OUTER / GRE()),
     "gre-fields": (
         1,
-        ether()
-        / OUTER
-        / GRE(chksum_present=1, key_present=1, seqnum_present=1, chksum=0, key=5, seqence_number=6),
+        ether() / OUTER / GRE(chksum_present=1, key_present=1, seqnum_present=1, chksum=0, key=5),
     ),
     "gre-bridged": (1, ether() / OUTER / GRE(proto=0x6558) / ether()),
     "gre-6": (1, ether() / OUTER6 / GRE()),
-    "pptp": (1, ether() / OUTER / GRE_PPTP(seqnum_present=1, seqence_number=1) / HDLC() / PPP()),
+    "pptp": (1, ether() / OUTER / GRE_PPTP(seqnum_present=1, sequence_number=1) / HDLC() / PPP()),
     "pptp-ack": (
         1,
         ether() / OUTER / GRE_PPTP(seqnum_present=1, acknum_present=1, payload_len=9) / PPP(),

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis import encapsulation as layers
+from analysis import link_layers as links
 from analysis.pcap.frame_index import Index
 from analysis.pcap.mapped_file import Bytes, Numbers, gather, number
 
@@ -34,20 +35,20 @@ def first_layers(array: Bytes, frames: Index) -> Layers:
         link = int(which)
         rows = np.flatnonzero(frames.link == link)
         start = frames.offset[rows]
-        if link == layers.ETHERNET:
+        if link == links.ETHERNET:
             kind[rows] = layers.MACS
-        elif link in layers.RAW_IP:
+        elif link in links.RAW_IP:
             kind[rows] = layers.IP
         elif link in (_DLT_RADIOTAP, _DLT_WLAN):
             kind[rows] = _RADIOTAP if link == _DLT_RADIOTAP else _WLAN
-        elif link in (layers.NULL, layers.LOOP):
+        elif link in (links.NULL, links.LOOP):
             at[rows], kind[rows] = start + 4, layers.IP
-        elif link in (layers.LINUX_SLL, layers.LINUX_SLL2):
-            place, size = (14, 16) if link == layers.LINUX_SLL else (0, 20)
+        elif link in (links.LINUX_SLL, links.LINUX_SLL2):
+            place, size = (14, 16) if link == links.LINUX_SLL else (0, 20)
             cooked = number(gather(array, start + place, 2), 0, 2)
             at[rows] = start + size
             kind[rows] = np.where(cooked < _TYPE, SLOW, cooked)
-        elif link not in layers.LINK_TYPES:
+        elif link not in links.LINK_TYPES:
             kind[rows] = layers.LINK + link
     end = frames.offset + frames.captured
     # Not even a header of the link: the slow path says what is left of it.
