@@ -31,7 +31,7 @@ def out() -> Iterator[Path]:
 
 
 def start(*words: str, **options: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
+    return subprocess.Popen(  # type: ignore[call-overload]
         [sys.executable, *words],
         cwd=ROOT,
         text=True,
