@@ -133,10 +133,10 @@ def open_source(
         return PromptLookupSource(model_dir, device=device, threads=threads, log=log)
     kind, colon, rest = spec.partition(":")
     if kind not in ("trace", "timing") or (kind == "trace" and colon and not rest):
+        meant = did_you_mean(spec, (*MODEL_SPECS, "trace", "timing"))
         raise SourceError(
-            f"unknown source {spec!r}{did_you_mean(spec, (*MODEL_SPECS, 'trace', 'timing'))}"
-            " (use 'model', 'model:prompt-lookup', 'trace', 'trace:FILE', 'timing:NAME' or "
-            "'timing:FILE.toml')"
+            f"unknown source {spec!r}: use 'model', 'model:prompt-lookup', 'trace', 'trace:FILE', "
+            f"'timing:NAME' or 'timing:FILE.toml'{meant}"
         )
     if model_dir is not None:
         raise SourceError(

@@ -32,6 +32,9 @@ def finish(
 ) -> None:
     """Merge, draw and print what was measured, be it all or a part."""
     folder.consolidate()
+    if not (folder.path / "summary.csv").exists():
+        console.print(f"No run was finished; logs are in {folder.path}/logs", markup=False)
+        return
     results = load(folder.path)
     if results.summary.empty:
         console.print(f"No run was finished; logs are in {folder.path}/logs", markup=False)

@@ -61,7 +61,9 @@ def parse(
     for word in words:
         name, equals, text = word.partition("=")
         if not equals or name not in knobs:
-            known = ", ".join(knobs) or "none: this scenario has no parameters"
+            if not knobs:
+                raise UsageError(f"--sweep {word!r}: this scenario has no parameters")
+            known = ", ".join(knobs)
             near = did_you_mean(name, knobs) if equals else ""
             raise UsageError(f"--sweep {word!r}: write NAME=V1,V2,... with NAME of {known}{near}")
         if name in values:

@@ -30,6 +30,8 @@ class Parser(argparse.ArgumentParser):
         if message.startswith(_UNKNOWN):
             message = self._unknown(message.removeprefix(_UNKNOWN))
         text = re.sub(r"^argument ", "", " ".join(message.split()))
+        text = re.sub(r"invalid int value: (.*)", r"\1 is no whole number", text)
+        text = re.sub(r"invalid float value: (.*)", r"\1 is no number", text)
         self.exit(2, f"error: {text}" + ("" if "?" in text else "; see --help") + "\n")
 
     def _unknown(self, words: str) -> str:

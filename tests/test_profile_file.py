@@ -357,10 +357,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b'title = "caf\xe9"')
     with pytest.raises(ProfileError, match="it is no text in UTF-8"):
         profile_file.load(tmp_path / "latin.toml")
-    with pytest.raises(ProfileError, match="no link profile 'wify': use 3g, "):
+    with pytest.raises(ProfileError, match="no link profile 'xyzzy': use 3g, "):
+        profile_file.find("xyzzy")
+    with pytest.raises(ProfileError, match="no link profile 'wify': did you mean 'wifi'"):
         profile_file.find("wify")
-    with pytest.raises(ProfileError, match="no link profile 'wify'; known are 3g, "):
-        profile_file.named("wify")
+    with pytest.raises(ProfileError, match="no link profile 'xyzzy'; known are 3g, "):
+        profile_file.named("xyzzy")
 
 
 def test_lines_of_keys_in_awkward_toml() -> None:

@@ -63,8 +63,8 @@ def find(spec: str) -> LinkProfile:
     if spec in names():
         return named(spec)
     if not spec.endswith(".toml"):
-        known = ", ".join(names())
-        raise ProfileError(f"no link profile {spec!r}: use {known}, or a .toml file")
+        known = f": use {', '.join(names())}, or a .toml file"
+        raise ProfileError(f"no link profile {spec!r}{did_you_mean(spec, names()) or known}")
     return load(Path(spec))
 
 

@@ -355,7 +355,9 @@ def _cli(arguments: list[str]) -> int:
         epilog="examples:\n  sudo python -m topologies.sandbox -- ip link\n"
         "  sudo python -m topologies.sandbox -- bash",
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run"
+    )
     arguments = parser.parse_args(arguments).command
     if arguments[:1] == ["--"]:
         arguments = arguments[1:]

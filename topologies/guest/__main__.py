@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="end it after this much of the host's time, as 5min or in s",
     )
     add("--out", type=Path, action="append", default=[], metavar="DIR", help="keep what is here")
-    add("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    add("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
     options = parser.parse_args(argv)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
