@@ -22,6 +22,7 @@ from analysis.results import ResultsError, ResultsWarning, load
 from analysis.stalls import THETA, StallError, metrics
 from analysis.summary import SummaryError, to_json
 from analysis.tables import stream_table, summary_table
+from terminal import program
 
 _MEASURES = ("duration", "stall_ratio", "gap_share", "gap_p50", "gap_p95", "gap_p99", "ttft")
 
@@ -189,10 +190,4 @@ def _known(value: float) -> float | None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:  # the reader of our output, head for one, has left
-        sys.stderr.close()
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    program.run(main)

@@ -25,6 +25,7 @@ from rich.table import Table
 
 from analysis.results import Results, ResultsError, load
 from analysis.summary import estimate, json_rows
+from terminal import program
 
 ABSOLUTE, RELATIVE = 0.01, 0.15
 ENGINES = ("emulated", "virtual", "simulated")
@@ -181,4 +182,4 @@ def table(rows: pd.DataFrame) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

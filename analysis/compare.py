@@ -29,6 +29,7 @@ from analysis.report.measures import measure, measured_columns, number, scaled
 from analysis.results import Results, ResultsError, ResultsWarning, load
 from analysis.summary import CONFIDENCE, SummaryError, estimate
 from analysis.tables import NONE
+from terminal import program
 
 METRICS = ("stall_ratio", "gap_p99", "delay_p95", "ttft", "bytes_per_token")
 _CONDITIONS = (
@@ -290,10 +291,4 @@ def _json(
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:  # the reader of our output, head for one, has left
-        sys.stderr.close()
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    program.run(main)

@@ -36,6 +36,7 @@ from analysis.results import ResultsError, ResultsWarning, load
 from analysis.stalls import THETA
 from analysis.summary import Estimate, estimate
 from analysis.tables import NONE
+from terminal import program
 
 _EXAMPLES = f"""examples:
   python -m analysis.reading_command results/wifi_loss/20250101-120000
@@ -249,10 +250,4 @@ def _seconds(text: str) -> float:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:  # the reader of our output, head for one, has left
-        sys.stderr.close()
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    program.run(main)

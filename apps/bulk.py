@@ -21,6 +21,8 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+from terminal import program
+
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
 _TCP_INFO = getattr(socket, "TCP_INFO", 11)
 _TCP_NOTSENT_LOWAT = 25  # linux/tcp.h
@@ -203,4 +205,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

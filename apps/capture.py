@@ -33,6 +33,7 @@ from typing import Any
 from scapy.arch.linux import L2ListenSocket
 
 from apps.pcapng import INBOUND, OUTBOUND, SNAP_LENGTH, PcapngWriter
+from terminal import program
 
 # It warns that it knows no Ethernet when its layers are not loaded; frames stay bytes here.
 logging.getLogger("scapy").setLevel(logging.ERROR)
@@ -266,4 +267,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

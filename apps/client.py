@@ -21,6 +21,7 @@ from apps.stacks import Stack, StackError
 from eloquent import TextDecoder, Token
 from eloquent.aio import connect
 from eloquent.wire import Reason
+from terminal import program
 
 #: Late copies are still read for this long (s), so that they are counted.
 DRAIN = 0.1
@@ -189,4 +190,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -22,6 +22,8 @@ import sys
 import time
 import warnings
 
+from terminal import program
+
 
 class ControllerError(RuntimeError):
     """The controller cannot be started. The message is one line."""
@@ -148,4 +150,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

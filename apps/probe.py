@@ -27,6 +27,7 @@ from dataclasses import asdict
 from typing import Any
 
 from apps.samples import Sample, summarize
+from terminal import program
 
 __all__ = ["Echo", "ProbeError", "Prober", "Sample", "serve", "summarize"]
 
@@ -311,4 +312,4 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -28,6 +28,7 @@ from apps.sources import Source, SourceError, open_source
 from apps.stacks import Stack, StackError
 from eloquent import Server
 from eloquent.aio import Reply, ServerEndpoint
+from terminal import program
 
 
 class TokenServer:
@@ -285,4 +286,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import IO, NoReturn, Self
 
 from apps.sources import Finish, ScheduledSource, Source, SourceError, check_max_tokens
+from terminal import program
 
 FORMAT = "eloquent-trace/1"
 DEFAULT_TRACE = Path(__file__).parent / "data" / "smollm2.jsonl"
@@ -315,4 +316,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

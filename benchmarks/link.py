@@ -24,6 +24,7 @@ try:
     from rich.table import Table
 
     from benchmarks.two_hosts import ADDRESSES, BACKENDS, Host, answer, joined, ready
+    from terminal import program
     from topologies import sandbox
     from topologies.links import Link, LinkError
     from topologies.netem import netem_available
@@ -284,4 +285,4 @@ def _measurement(backend: str, seconds: float, throughput: bool) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

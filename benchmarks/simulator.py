@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 
 from rich.console import Console
@@ -16,6 +15,7 @@ from rich.table import Table
 from eloquent import schemes
 from scenarios.paper import network
 from scenarios.simulator import simulate
+from terminal import program
 
 GOAL = 0.050
 
@@ -46,4 +46,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

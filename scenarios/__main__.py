@@ -20,6 +20,7 @@ from pathlib import Path
 
 import scenarios
 from scenarios.scenario import Scenario
+from terminal import program
 
 _EXAMPLES = """examples:
   python -m scenarios --list
@@ -185,4 +186,4 @@ def _agree(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -13,6 +13,7 @@ try:
     from scenarios.cell_start import start
     from scenarios.command import Plan, UsageError, plan_of
     from scenarios.scenario import Scenario
+    from terminal import program
     from topologies.channel import Bottleneck
     from topologies.profile import Direction, LinkProfile, NetworkProfile
     from topologies.profile_file import named
@@ -118,4 +119,4 @@ def _check(plan: Plan, sweep: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from terminal import program
 from topologies import catalogue, openvswitch, profile_file, sandbox
 from topologies.backends import BACKENDS, choose
 from topologies.catalogue import pings
@@ -141,8 +142,6 @@ def _run(topology: catalogue.Topology, options: argparse.Namespace) -> int:
     except _ERRORS as error:
         print(_line(error), file=sys.stderr)
         return 1
-    except BrokenPipeError:  # as below
-        return 1
     return 0
 
 
@@ -193,8 +192,4 @@ def _ping(network: catalogue.Network, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:  # the reader of our output, head for one, has left
-        sys.stderr.close()
-        sys.exit(1)
+    program.run(main)

@@ -31,6 +31,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar, cast
 
+from terminal import program
+
 T = TypeVar("T")
 
 GRACE = 5.0
@@ -222,6 +224,7 @@ def _main(main: Callable[[], int]) -> NoReturn:
             signal.signal(number, stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         status = main()
+        sys.stdout.flush()  # now, as whoever takes no more of it may end us (terminal.program)
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
     except SystemExit as error:
@@ -234,7 +237,7 @@ def _main(main: Callable[[], int]) -> NoReturn:
     finally:
         # Not sys.exit(): exit handlers belong to the outer process, which still lives.
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, SystemExit):
                 stream.flush()
         os._exit((status or 0) & 0xFF)
 
@@ -300,7 +303,8 @@ def _cli(arguments: list[str]) -> int:
     if arguments[:1] == ["--"]:
         arguments = arguments[1:]
     if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: python -m topologies.sandbox -- COMMAND [ARGUMENT...]", file=sys.stderr)
+        usage = "usage: python -m topologies.sandbox -- COMMAND [ARGUMENT...]"
+        print(usage, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
     try:
         return run(lambda: _command(arguments))
@@ -310,4 +314,4 @@ def _cli(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_cli(sys.argv[1:]))
+    program.run(_cli, sys.argv[1:])

@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from terminal import program
 from topologies.channel import DIRECTIONS, ChannelError
 from topologies.channel.replay import read_fates
 from topologies.forwarder import Forwarder
@@ -240,7 +241,10 @@ def _make_prompt() -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    """The link process."""
+    """The link process; returns the exit status."""
+    if arguments in ([], ["-h"], ["--help"]):
+        print(__doc__)
+        return 0 if arguments else 2
     configuration = json.loads(arguments[0])
     name, profile = configuration["name"], LinkProfile.from_dict(configuration["profile"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who holds the other end of stdin decides
@@ -260,4 +264,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    program.run(main, sys.argv[1:])

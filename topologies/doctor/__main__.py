@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from terminal import program
 from topologies.doctor import report
 from topologies.doctor.examination import Examination
 
@@ -39,8 +40,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Interrupted: nothing is left behind.", file=sys.stderr)
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        raise
     except Exception as error:  # noqa: BLE001 - a doctor with a traceback helps nobody
         text = " ".join(str(error).split()) or type(error).__name__
         print(f"problem  doctor: it failed itself ({text})", file=sys.stderr)
@@ -63,8 +62,4 @@ def _examine(*, quick: bool, as_json: bool) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:  # the reader of our output, head for one, has left
-        sys.stderr.close()
-        sys.exit(1)
+    program.run(main)

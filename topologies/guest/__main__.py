@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from terminal import program
 from topologies.guest.boot import MEMORY, TIMES, GuestError, run
 from topologies.guest.kernel import KernelError
 
@@ -67,4 +68,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

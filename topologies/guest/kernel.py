@@ -24,6 +24,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from terminal import program
+
 HERE = Path(__file__).parent
 CONFIG, SHIM = HERE / "kernel.config", HERE / "shim.c"
 SOURCES = Path("/usr/src")
@@ -282,4 +284,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)
