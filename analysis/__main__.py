@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 
 from analysis.capture_reader import CaptureError, CaptureWarning, Counts
 from analysis.delivery import deliveries
@@ -22,7 +21,8 @@ from analysis.results import ResultsError, ResultsWarning, load
 from analysis.stalls import THETA, StallError, metrics
 from analysis.summary import SummaryError, to_json
 from analysis.tables import stream_table, summary_table
-from terminal import program
+from terminal import message, program
+from terminal.console import standard_output
 
 _MEASURES = ("duration", "stall_ratio", "gap_share", "gap_p50", "gap_p95", "gap_p99", "ttft")
 
@@ -99,12 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     rows += _streams(path, theta)
             status = max(status, 1 if damaged else 0)
         except (CaptureError, ResultsError, StallError, SummaryError) as error:
-            print(f"error: {error}", file=sys.stderr)
+            message.error(error)
             status = 2
     try:
         _print(rows, summaries, theta, options.json)
     except SummaryError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     return status
 
@@ -151,8 +151,7 @@ def _print(
             output["results"] = [to_json(summary) for summary in summaries]
         print(json.dumps(output, indent=2))
         return
-    # When not shown to a terminal, never wrap at 80 columns: a file or pager scrolls.
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = standard_output()
     for summary in summaries:
         console.print(summary_table(summary, summary.attrs["baseline"]))
     if rows:
@@ -172,7 +171,7 @@ def _warnings_to_stderr() -> Iterator[list[str]]:
         finally:
             for warning in caught:
                 said.append(str(warning.message))
-                print(f"warning: {warning.message}", file=sys.stderr)
+                message.warning(warning.message)
 
 
 def _seconds(text: str) -> float:

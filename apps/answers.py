@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 from apps.sources import Source, SourceError
 from apps.trace import TraceWriter
 from eloquent import Reason
+from terminal import message
 
 REASONS = {"stop": Reason.STOP, "length": Reason.LENGTH}
 
@@ -134,7 +134,7 @@ class Answer:
                 self.log.generated_at.append(at)
                 yield token
         except SourceError as error:
-            print(f"error: no answer: {error}", file=sys.stderr, flush=True)
+            message.error(f"no answer: {error}")
         self.reason = self._generation.reason
         self.log.reason = self.reason.name.lower()
 

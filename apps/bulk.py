@@ -17,11 +17,10 @@ import os
 import select
 import socket
 import struct
-import sys
 import time
 from dataclasses import dataclass, field
 
-from terminal import program
+from terminal import message, program
 
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
 _TCP_INFO = getattr(socket, "TCP_INFO", 11)
@@ -197,7 +196,7 @@ def main() -> int:
     except (BulkError, OSError) as error:
         where = f"{options.host}, TCP port {options.port}"
         why = (error.strerror or error) if isinstance(error, OSError) else error
-        print(f"error: {where}: {why}", file=sys.stderr)
+        message.error(f"{where}: {why}")
         return 2
     except KeyboardInterrupt:
         return 130

@@ -33,7 +33,7 @@ from typing import Any
 from scapy.arch.linux import L2ListenSocket
 
 from apps.pcapng import INBOUND, OUTBOUND, SNAP_LENGTH, PcapngWriter
-from terminal import program
+from terminal import message, program
 
 # It warns that it knows no Ethernet when its layers are not loaded; frames stay bytes here.
 logging.getLogger("scapy").setLevel(logging.ERROR)
@@ -251,13 +251,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         os.nice(options.nice)
     except OSError as error:
-        print(f"error: cannot change niceness by {options.nice}: {error.strerror}", file=sys.stderr)
+        message.error(f"cannot change niceness by {options.nice}: {error.strerror}")
         return 2
     if options.interface not in {name for _, name in socket.if_nameindex()}:
-        print(
-            f"error: no interface {options.interface!r} here: there are {_interfaces()}",
-            file=sys.stderr,
-        )
+        message.error(f"no interface {options.interface!r} here: there are {_interfaces()}")
         return 2
     try:
         CommandLoop(options.interface, sys.stdin.fileno()).run()

@@ -21,7 +21,7 @@ from apps.stacks import Stack, StackError
 from eloquent import TextDecoder, Token
 from eloquent.aio import connect
 from eloquent.wire import Reason
-from terminal import program
+from terminal import message, program
 
 #: Late copies are still read for this long (s), so that they are counted.
 DRAIN = 0.1
@@ -130,10 +130,7 @@ async def run(options: argparse.Namespace, prompt: bytes) -> int:
         if options.log is not None:
             screen.write_log(options.log, options.scheme)
     if screen.error is not None:
-        print(
-            f"error: the answer ended after {len(screen.n_bytes)} tokens: {screen.error}",
-            file=sys.stderr,
-        )
+        message.error(f"the answer ended after {len(screen.n_bytes)} tokens: {screen.error}")
         return 1
     return 0
 
@@ -180,10 +177,10 @@ def main() -> int:
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
         return asyncio.run(run(options, prompt))
     except PermissionError:
-        print("error: --realtime needs root", file=sys.stderr)
+        message.error("--realtime needs root")
         return 2
     except (OSError, StackError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -27,7 +27,7 @@ from dataclasses import asdict
 from typing import Any
 
 from apps.samples import Sample, summarize
-from terminal import program
+from terminal import message, program
 
 __all__ = ["Echo", "ProbeError", "Prober", "Sample", "serve", "summarize"]
 
@@ -283,7 +283,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         print(json.dumps(_measure(options)))
     except ProbeError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     except KeyboardInterrupt:
         return 130

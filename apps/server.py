@@ -28,7 +28,7 @@ from apps.sources import Source, SourceError, open_source
 from apps.stacks import Stack, StackError
 from eloquent import Server
 from eloquent.aio import Reply, ServerEndpoint
-from terminal import program
+from terminal import message, program
 
 
 class TokenServer:
@@ -271,14 +271,14 @@ def main() -> int:
             options.model,
             options.device,
             options.threads,
-            log=lambda line: print(line, file=sys.stderr, flush=True),
+            log=message.note,
         )
         asyncio.run(serve(options, source))
     except (SourceError, StackError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     except OSError as error:
-        print(f"error: {error.strerror or error}", file=sys.stderr)
+        message.error(f"{error.strerror or error}")
         return 2
     except KeyboardInterrupt:
         return 130

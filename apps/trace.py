@@ -18,14 +18,13 @@ import json
 import math
 import os
 import platform
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NoReturn, Self
 
 from apps.sources import Finish, ScheduledSource, Source, SourceError, check_max_tokens
-from terminal import program
+from terminal import message, program
 
 FORMAT = "eloquent-trace/1"
 DEFAULT_TRACE = Path(__file__).parent / "data" / "smollm2.jsonl"
@@ -292,7 +291,7 @@ def main(arguments: list[str] | None = None) -> int:
             device=options.device,
             threads=options.threads,
             repetition_penalty=options.repetition_penalty,
-            log=lambda line: print(line, file=sys.stderr),
+            log=message.note,
         )
         # A first, short answer warms caches and thread pools, as in a server that has run.
         list(source.answer("Hello", 4))
@@ -305,10 +304,10 @@ def main(arguments: list[str] | None = None) -> int:
         ) as writer:
             record(source, options.prompt, options.tokens, writer)
     except SourceError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     except OSError as error:
-        print(f"error: cannot write {options.out}: {error.strerror}", file=sys.stderr)
+        message.error(f"cannot write {options.out}: {error.strerror}")
         return 2
     except KeyboardInterrupt:
         return 130

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import scenarios
 from scenarios.scenario import Scenario
-from terminal import program
+from terminal import message, program
 
 _EXAMPLES = """examples:
   python -m scenarios --list
@@ -83,25 +83,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [name for name in names if name not in catalogue()]
     if unknown or not names:
         known = ", ".join(catalogue())
-        print(
-            f"error: no scenario {(unknown or ['?'])[0]!r}: use {known}, or --all", file=sys.stderr
-        )
+        message.error(f"no scenario {(unknown or ['?'])[0]!r}: use {known}, or --all")
         return 2
     return _run(names, rest, options.out)
 
 
 def _list() -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    from terminal.console import standard_output
+    from terminal.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in ("name", "what", "parameters"):
-        table.add_column(header)
+    table = Table()
+    table.add_column("name", key=True)
+    for header in ("what", "parameters"):
+        table.add_column(header, prose=True)
     for name, scenario in catalogue().items():
         knobs = ", ".join(f"{key} {value:g}" for key, value in scenario.knobs().items())
         table.add_row(name, scenario.title, knobs)
-    Console().print(table)
+    standard_output().print(table)
 
 
 def _run(names: Sequence[str], options: Sequence[str], out: Path | None) -> int:
@@ -126,7 +124,7 @@ def _run(names: Sequence[str], options: Sequence[str], out: Path | None) -> int:
         with contextlib.ExitStack() as stack:
             words = stack.enter_context(tempfile.TemporaryFile()) if workers > 1 else None
             if words is None:
-                print(f"== {name}", file=sys.stderr, flush=True)
+                message.note(f"== {name}")
             process = subprocess.Popen(command, stdout=words, stderr=words)
             running.append(process)
             status = process.wait()
@@ -150,22 +148,21 @@ def _run(names: Sequence[str], options: Sequence[str], out: Path | None) -> int:
             return 130
     for name, (status, seconds) in statuses.items():
         word = "ok" if status == 0 else f"FAILED ({status})"
-        print(f"{name:16} {word:12} {seconds:6.0f} s", file=sys.stderr)
-    print(f"Results: {folder}", file=sys.stderr)
+        message.note(f"{name:16} {word:12} {seconds:6.0f} s")
+    message.note(f"Results: {folder}")
     # A negative status is that of a process which a signal ended.
     return max((abs(status) for status, _ in statuses.values()), default=0)
 
 
 def _agree(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from scenarios import agreement
     from scenarios.command import ENGINES, UsageError
+    from terminal.console import standard_error
 
     engines = options.engines.split(",")
     bad = [engine for engine in engines if engine not in ENGINES]
     if bad:
-        print(f"error: no engine {bad[0]!r}: use {', '.join(ENGINES)}", file=sys.stderr)
+        message.error(f"no engine {bad[0]!r}: use {', '.join(ENGINES)}")
         return 2
     try:
         return agreement.run(
@@ -176,10 +173,10 @@ def _agree(options: argparse.Namespace) -> int:
             seed=options.seed,
             as_json=options.json,
             strict=True,
-            console=Console(stderr=True),
+            console=standard_error(),
         )
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     except KeyboardInterrupt:
         return 130

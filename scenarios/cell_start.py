@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 import signal
-import sys
 from pathlib import Path
 
 from apps.sources import ScheduledSource, SourceError, open_source
 from scenarios.cell_network import Timetable, timetable
 from scenarios.command import Plan
+from terminal import message
 from topologies import sandbox
 
 _STOP = {signal.SIGINT, signal.SIGTERM}
@@ -22,7 +22,7 @@ def start(plan: Plan, out: Path | None) -> int:
     try:
         times = times_of(plan)
     except SourceError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     if plan.engine == "virtual":
         from scenarios.virtual import run as run_virtual
@@ -40,7 +40,7 @@ def start(plan: Plan, out: Path | None) -> int:
     try:
         return sandbox.run(inside)
     except sandbox.SandboxError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
 
 

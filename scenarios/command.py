@@ -19,6 +19,7 @@ from scenarios.executors import ExecutorError
 from scenarios.executors import check as check_executor
 from scenarios.prompt_sets import PromptError, PromptSet, load, names
 from scenarios.scenario import Scenario
+from terminal import message
 from topologies import sandbox
 from topologies.channel import ChannelError
 from topologies.profile import NetworkProfile, ProfileError
@@ -79,7 +80,7 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
     try:
         plan = _plan(scenario, options, tuple(sys.argv if argv is None else argv))
     except (UsageError, SourceError, PromptError, ExecutorError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
 
     out = options.out or _default_folder(scenario)
@@ -89,7 +90,7 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
         try:
             return run_sweep(plan, options.sweep, out)
         except UsageError as error:
-            print(f"error: {error}", file=sys.stderr)
+            message.error(error)
             return 2
     # The engines are imported only when asked for: pandas, matplotlib and Mininet are slow.
     if plan.engine == "virtual":
@@ -126,7 +127,7 @@ def emulate(plan: Plan, out: Path, *, show: bool = True) -> int:
     try:
         return sandbox.run(inside)
     except sandbox.SandboxError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
 
 

@@ -9,7 +9,6 @@ import argparse
 import datetime
 import itertools
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,8 @@ from scenarios.progress import progress_bar
 from scenarios.scenario import Scenario
 from scenarios.simulated import EXPECTED_ERRORS
 from scenarios.sweep import Cell, simulated_cells
+from terminal import message
+from terminal.console import standard_error, standard_output
 from topologies.guest import kernel
 
 LOSSES, OUTAGES = (0.01, 0.02, 0.05, 0.10, 0.15, 0.20), (0.0, 0.05, 0.1, 0.2, 0.5)
@@ -45,17 +46,17 @@ _EXAMPLES = """examples:
 def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
     """Run the table; returns the exit status."""
     options = _parser().parse_args(argv)
-    console = Console(stderr=True)
+    console = standard_error()
     out = options.out or Path("results/paper") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
     if out.exists():
-        print(f"error: {out} already exists: results are never overwritten", file=sys.stderr)
+        message.error(f"{out} already exists: results are never overwritten")
         return 2
     try:
         check(options.executor)
         grid = list(_cells(scenario, options))
         out.mkdir(parents=True)
     except (UsageError, ExecutorError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     plan = grid[0][1].plan
     described = manifest.describe(plan) | {"cells": [cell.name for _, cell in grid]}
@@ -66,7 +67,7 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
         console.print(f"Interrupted: finished cells are in {out}/cells.csv", markup=False)
         return 130
     except EXPECTED_ERRORS as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         return 1
     _conclude(rows, out, as_json=options.json)
     status = 0
@@ -164,7 +165,7 @@ def _conclude(rows: pd.DataFrame, out: Path, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"scenario": "paper", "out": str(out), "cells": json_rows(found)}))
         return
-    Console(width=None if sys.stdout.isatty() else 124).print(paper.claims_table(found))
+    standard_output().print(paper.claims_table(found))
     print(paper.text(rows))
 
 

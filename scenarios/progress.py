@@ -9,10 +9,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 def progress_bar(console: Console) -> Progress:
     """A bar with what is done, out of how much, and the time left."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("left:"),
+        TextColumn("left:", markup=False),
         TimeRemainingColumn(),
         console=console,
     )

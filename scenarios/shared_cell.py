@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from terminal import message
+
 try:
     from scenarios.cell_start import start
     from scenarios.command import Plan, UsageError, plan_of
@@ -83,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan = plan_of(SCENARIO, rest)
         _check(plan, options.sweep is not None)
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     except KeyboardInterrupt:
         return 130

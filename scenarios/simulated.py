@@ -31,6 +31,8 @@ from scenarios.limit import limit_stall_ratio
 from scenarios.progress import progress_bar
 from scenarios.recording import recorded
 from scenarios.simulator import HEADERS, Answer, SimulationError, simulate
+from terminal import message
+from terminal.console import standard_error
 from topologies.profile import NetworkProfile
 
 _PORT = 4433
@@ -78,13 +80,13 @@ class Outcome:
 
 def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     """Run the plan; returns the exit status. Whatever was finished is kept."""
-    console = Console(stderr=True)
+    console = standard_error()
     try:
         folder = ResultsFolder.create(out)
     except ResultsError as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         return 2
-    warnings.showwarning = lambda message, *_: console.print(f"warning: {message}", markup=False)
+    warnings.showwarning = lambda what, *_: message.warning(what)
     status = 0
     try:
         with recorded(plan, console) as (source, _):
@@ -93,13 +95,13 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
         console.print("Interrupted: finished runs are kept.")
         status = 130
     except EXPECTED_ERRORS as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         status = 1
     try:
         pictures = show and status != 130
         report.finish(plan, folder, console, "model", pictures=pictures, show=show)
     except EXPECTED_ERRORS as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         status = status or 1
     return status
 

@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import random
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +29,8 @@ from scenarios.executors import results_in_order
 from scenarios.progress import progress_bar
 from scenarios.recording import recorded
 from scenarios.simulated import EXPECTED_ERRORS, Outcome, jobs_of, run_job
+from terminal import message
+from terminal.console import standard_error, standard_output
 
 #: Keys of the manifest that may differ when a sweep goes on.
 _CHANGING = ("command_line", "started", "machine", "versions", "commit")
@@ -98,12 +99,12 @@ def _check_source(source: str) -> None:
 
 def run(plan: Plan, words: Sequence[str], out: Path) -> int:
     """Run the sweep; returns the exit status."""
-    console = Console(stderr=True)
+    console = standard_error()
     grid = cells(plan, parse(words, plan.knobs))
     try:
         _open(plan, grid, out)
     except ResultsError as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         return 2
     todo = [cell for cell in grid if not finished(out / "cells" / cell.name)]
     if len(todo) < len(grid):
@@ -139,7 +140,7 @@ def run_cells(todo: list[Cell], plan: Plan, out: Path, console: Console) -> int:
     try:
         _simulate(todo, plan, out, console)
     except EXPECTED_ERRORS as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         return 1
     return 0
 
@@ -279,9 +280,7 @@ def _show(plan: Plan, table: pd.DataFrame, words: Sequence[str], out: Path) -> N
         head = {"scenario": plan.scenario.name, "out": str(out), "engine": plan.engine}
         print(json.dumps(head | {"cells": grid_json(table, names)}))
     else:
-        Console(width=None if sys.stdout.isatty() else 124).print(
-            grid_table(table, names, plan.baseline)
-        )
+        standard_output().print(grid_table(table, names, plan.baseline))
     figure = heat_map(table, names, plan.baseline)
     if figure is not None:
         figure.savefig(out / "sweep.png")

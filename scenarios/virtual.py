@@ -15,11 +15,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from apps.sources import SourceError
 from scenarios.command import Plan, options_of
 from scenarios.recording import recorded
+from terminal import message
+from terminal.console import standard_error
 from topologies.guest.boot import GuestError, Result
 from topologies.guest.boot import run as run_guest
 from topologies.guest.kernel import KernelError
@@ -31,14 +31,9 @@ _PATIENCE, _PATIENCE_A_RUN = 180.0, 60.0
 
 def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     """Run the plan in a guest; returns the exit status. Results lie in `out` as always."""
-    console = Console(stderr=True)
+    console = standard_error()
     if out.exists():
-        console.print(
-            f"error: {out} already exists: results are never overwritten, choose another folder",
-            style="red",
-            soft_wrap=True,
-            markup=False,
-        )
+        message.error(f"{out} already exists: results are never overwritten, choose another folder")
         return 2
     try:
         with recorded(plan, console) as (source, traces), contextlib.ExitStack() as stack:
@@ -61,7 +56,7 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
         console.print("Interrupted: finished runs are kept.")
         return 130
     except (GuestError, KernelError, SourceError) as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         return 1
     if show and not plan.json:
         console.print(_speed(plan, result), markup=False, highlight=False)

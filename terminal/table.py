@@ -18,7 +18,7 @@ from rich.text import Text
 from terminal.text import plain, visible
 
 GAP = "  "
-_NARROWEST = 24
+_NARROWEST = 20
 """Columns that prose is given at least."""
 _HEADER_LINES = 3
 _INDENT = "    "
@@ -32,6 +32,7 @@ class Column:
     justify: Literal["left", "right"] = "left"
     key: bool = False
     prose: bool = False
+    sparse: bool = False
     cells: list[list[str]] = field(default_factory=list)
 
 
@@ -42,9 +43,10 @@ class Table:
     `title` and `caption` stand above and below it, wrapped to its width.
     """
 
-    title: str = ""
+    title: str | Sequence[str] = ""
     caption: str = ""
     columns: list[Column] = field(default_factory=list)
+    _sections: set[int] = field(default_factory=set)
 
     def add_column(
         self,
@@ -53,14 +55,23 @@ class Table:
         justify: Literal["left", "right"] = "left",
         key: bool = False,
         prose: bool = False,
+        sparse: bool = False,
     ) -> None:
-        """One more column. `key`: it says what the row is about; `prose`: it may be wrapped."""
-        self.columns.append(Column(header, justify, key, prose))
+        """One more column.
+
+        `key`: it says what the row is about. `prose`: its words may be wrapped. `sparse`: where
+        rows stand one below the other, what the row above has as well is left out.
+        """
+        self.columns.append(Column(header, justify, key, prose, sparse))
 
     def add_row(self, *cells: str | Sequence[str]) -> None:
         """One more row: a text for each column, or several, one below the other."""
         for column, cell in zip(self.columns, cells, strict=True):
             column.cells.append([cell] if isinstance(cell, str) else list(cell))
+
+    def add_section(self) -> None:
+        """An empty line before the next row."""
+        self._sections.add(self.row_count)
 
     @property
     def row_count(self) -> int:
@@ -75,11 +86,16 @@ class Table:
         if parts:
             for number, (part, widths) in enumerate(parts):
                 body += [("", False)] if number else []
-                body += _grid(part, widths, plain("─", encoding))
+                body += _grid(part, widths, plain("─", encoding), self._sections)
         else:
             body = [(line, False) for line in _blocks(columns, width)]
         across = min(width, max([80, *(cell_len(line) for line, _ in body)]))
-        title = _wrapped(plain(visible(self.title), encoding).split(), across)
+        titles = [self.title] if isinstance(self.title, str) else self.title
+        title = [
+            line
+            for each in titles
+            for line in _wrapped(plain(visible(each), encoding).split(), across)
+        ]
         caption = _wrapped(plain(visible(self.caption), encoding).split(), across)
         return [
             *((line, True) for line in title),
@@ -108,7 +124,7 @@ def _parts(columns: list[Column], width: int) -> Iterator[tuple[list[Column], li
             return
     keys = [column for column in columns if column.key] or columns[:1]
     others = [column for column in columns if not any(column is key for key in keys)]
-    room = width - _total(_widths(keys, width)) - len(GAP)
+    room = width - _total([_least(column) for column in keys]) - len(GAP)
     if any(column.prose for column in others):
         return
     needed = [_least(column) for column in others]
@@ -174,25 +190,31 @@ def _label(column: Column) -> str:
     return " ".join(column.header.replace("/\n", "/").replace("-\n", "").split())
 
 
-def _grid(columns: list[Column], widths: list[int], rule: str) -> Iterator[tuple[str, bool]]:
+def _grid(
+    columns: list[Column], widths: list[int], rule: str, sections: set[int]
+) -> Iterator[tuple[str, bool]]:
     headers = [column.header.split("\n") for column in columns]
     height = max(map(len, headers))
     for n in range(height):  # the last lines of all headers stand on the rule
         texts = [["", *header][max(0, n + 1 - height + len(header))] for header in headers]
         yield _row(texts, columns, widths), True
     yield rule * _total(widths), False
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        wrapped = [
-            [
-                piece
-                for line in cell
-                for piece in (_wrapped(line.split(), w) if column.prose else [line])
-            ]
-            for column, cell, w in zip(columns, cells, widths, strict=True)
-        ]
-        for n in range(max(map(len, wrapped))):
-            texts = [cell[n] if n < len(cell) else "" for cell in wrapped]
+    for row in range(len(columns[0].cells)):
+        if row in sections and row:
+            yield "", False
+        cells = [_cell(column, row, width) for column, width in zip(columns, widths, strict=True)]
+        for n in range(max(1, *map(len, cells))):
+            texts = [cell[n] if n < len(cell) else "" for cell in cells]
             yield _row(texts, columns, widths), False
+
+
+def _cell(column: Column, row: int, width: int) -> list[str]:
+    cell = column.cells[row]
+    if column.sparse and row and cell == column.cells[row - 1]:
+        return []
+    if not column.prose:
+        return cell
+    return [piece for line in cell for piece in _wrapped(line.split(), width)]
 
 
 def _row(texts: list[str], columns: list[Column], widths: list[int]) -> str:

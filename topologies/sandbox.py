@@ -31,7 +31,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar, cast
 
-from terminal import program
+from terminal import message, program
 
 T = TypeVar("T")
 
@@ -295,7 +295,7 @@ def _command(arguments: list[str]) -> int:
             signal.signal(number, signal.SIG_DFL)
         os.execvp(arguments[0], arguments)
     except OSError as error:
-        print(f"error: cannot run {arguments[0]}: {error.strerror}", file=sys.stderr)
+        message.error(f"cannot run {arguments[0]}: {error.strerror}")
         return 127
 
 
@@ -309,7 +309,7 @@ def _cli(arguments: list[str]) -> int:
     try:
         return run(lambda: _command(arguments))
     except SandboxError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
 
 

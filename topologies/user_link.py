@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from terminal import program
+from terminal import message, program
 from topologies.channel import DIRECTIONS, ChannelError
 from topologies.channel.replay import read_fates
 from topologies.forwarder import Forwarder
@@ -251,7 +251,7 @@ def main(arguments: list[str]) -> int:
     try:
         first, second = (open_tap(device) for device in configuration["devices"])
     except TapError as error:
-        print(error, file=sys.stderr)
+        message.note(error)
         return 2
     up, down = (profile.channel(direction, name) for direction in DIRECTIONS)
     nat = Nat(profile.rebind) if profile.rebind else None

@@ -24,6 +24,8 @@ from analysis.pcap.quic_flows import quic_flows
 from analysis.pcap.tcp_flows import tcp_flows
 from analysis.pcap.token_streams import token_flows
 from analysis.stalls import THETA
+from terminal import message
+from terminal.console import standard_output
 
 _EXAMPLES = """examples:
   python -m analysis pcap client.pcapng                   what happened to each flow
@@ -82,8 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.both_ends and len(options.path) != 2:
         parser.error(f"--both-ends compares two files: {len(options.path)} given")
 
-    # When not shown to a terminal, never wrap at 80 columns: a file or pager scrolls.
-    console = Console(width=None if sys.stdout.isatty() else 220, highlight=False)
+    console = standard_output()
     rows = options.rows or sys.maxsize
     status = 0
     output: list[dict[str, Any]] = []
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             flows = analyse(capture, options.theta)
         except CaptureError as error:
-            print(f"error: {error}", file=sys.stderr)
+            message.error(error)
             status = 2
             continue
         if options.json:
@@ -109,10 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if len(captures) == 2:
         found = both_ends(*captures)
         if not found.matched:
-            print(
-                f"error: {captures[0].name} and {captures[1].name} have no packet in common: "
-                "another flow, translated addresses, or offload that joined packets",
-                file=sys.stderr,
+            message.error(
+                f"{captures[0].name} and {captures[1].name} have no packet in common: "
+                "another flow, translated addresses, or offload that joined packets"
             )
             status = 2
         elif options.json:
@@ -210,7 +210,7 @@ def _warnings_to_stderr() -> Iterator[list[str]]:
         finally:
             for warning in caught:
                 said.append(str(warning.message))
-                print(f"warning: {warning.message}", file=sys.stderr)
+                message.warning(warning.message)
 
 
 def _seconds(text: str) -> float:

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from terminal import program
+from terminal import message, program
 from topologies.doctor import report
 from topologies.doctor.examination import Examination
 
@@ -38,11 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _examine(quick=options.quick, as_json=options.json)
     except KeyboardInterrupt:
-        print("Interrupted: nothing is left behind.", file=sys.stderr)
+        message.note("Interrupted: nothing is left behind.")
         return 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001 - a doctor with a traceback helps nobody
-        text = " ".join(str(error).split()) or type(error).__name__
-        print(f"problem  doctor: it failed itself ({text})", file=sys.stderr)
+        message.note(f"problem  doctor: it failed itself ({error or type(error).__name__})")
         return 1
 
 
@@ -53,7 +52,7 @@ def _examine(*, quick: bool, as_json: bool) -> int:
             print(report.line(check), flush=True)
     if not quick:
         if not as_json and sys.stderr.isatty():
-            print("Measuring links, some 20 s ...", file=sys.stderr, flush=True)
+            message.note("Measuring links, some 20 s ...")
         for check in examination.links():
             if not as_json:
                 print(report.line(check), flush=True)
