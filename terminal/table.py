@@ -7,6 +7,7 @@ row becomes a block of `label: value`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -20,7 +21,8 @@ from terminal.text import plain, visible
 GAP = "  "
 _NARROWEST = 20
 """Columns that prose is given at least."""
-_HEADER_LINES = 3
+_HEADER, _HEADER_LINES = 6, 3
+"""Columns of a header that are not worth a line break, and most of its lines."""
 _INDENT = "    "
 
 
@@ -89,14 +91,15 @@ class Table:
                 body += _grid(part, widths, plain("─", encoding), self._sections)
         else:
             body = [(line, False) for line in _blocks(columns, width)]
+            body += [("", False)] if self.caption else []
         across = min(width, max([80, *(cell_len(line) for line, _ in body)]))
         titles = [self.title] if isinstance(self.title, str) else self.title
         title = [
             line
             for each in titles
-            for line in _wrapped(plain(visible(each), encoding).split(), across)
+            for line in _wrapped(_words(plain(visible(each), encoding)), across)
         ]
-        caption = _wrapped(plain(visible(self.caption), encoding).split(), across)
+        caption = _wrapped(_words(plain(visible(self.caption), encoding)), across)
         return [
             *((line, True) for line in title),
             *body,
@@ -152,7 +155,7 @@ def _natural(column: Column) -> int:
 def _least(column: Column) -> int:
     if not column.prose:
         return _natural(column)
-    words = [word for cell in column.cells for line in cell for word in line.split()]
+    words = [word for cell in column.cells for line in cell for word in _words(line)]
     longest = max(map(cell_len, [*column.header.split("\n"), *words]), default=0)
     return max(longest, min(_NARROWEST, _natural(column)))
 
@@ -177,7 +180,7 @@ def _with_wrapped_header(column: Column) -> Column:
     """The header in up to three lines, as narrow as its cells allow."""
     words = _label(column).split()
     lines = [line for cell in column.cells for line in cell]
-    narrowest = max([*map(cell_len, lines), *map(cell_len, words)], default=0)
+    narrowest = max([_HEADER, *map(cell_len, lines), *map(cell_len, words)])
     for room in range(narrowest, _natural(column)):
         wrapped = _wrapped(words, room)
         if len(wrapped) <= _HEADER_LINES:
@@ -214,7 +217,7 @@ def _cell(column: Column, row: int, width: int) -> list[str]:
         return []
     if not column.prose:
         return cell
-    return [piece for line in cell for piece in _wrapped(line.split(), width)]
+    return [piece for line in cell for piece in _wrapped(_words(line), width)]
 
 
 def _row(texts: list[str], columns: list[Column], widths: list[int]) -> str:
@@ -242,7 +245,7 @@ def _pair(column: Column, n: int) -> list[str]:
     label, value = _label(column), "; ".join(column.cells[n])
     if not value:
         return []
-    values = value.split() if column.prose else [value]
+    values = _words(value) if column.prose else [value]
     return [*f"{label}:".split(), *values] if label else values
 
 
@@ -259,6 +262,11 @@ def _flowing(pairs: list[list[str]], width: int, indent: str) -> Iterator[str]:
             yield from (indent + piece for piece in whole)
     if line:
         yield indent + line
+
+
+def _words(text: str) -> list[str]:
+    """Where a line may be broken: at spaces, but not between a number and its unit."""
+    return [word for word in re.split(r"(?<!\d) +", text) if word]
 
 
 def _wrapped(words: list[str], width: int) -> list[str]:

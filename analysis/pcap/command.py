@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             names = captures[0].name, captures[1].name
             console.print(report.ends_table(found, names, rows))
-            console.print(report.offset_line(found))
+            console.print(report.offset_line(found), soft_wrap=False)
     elif options.json and not options.both_ends:
         _print_json({"captures": output})
     return status
@@ -158,6 +158,7 @@ def _show(console: Console, capture: Capture, flows: Flows, theta: float, rows: 
     )
     for table, make in tables:
         if not table.empty:
+            console.print()
             console.print(make(table, theta, rows))
     if all(table.empty for table, _ in tables):
         console.print("No Eloquent, no TCP data and no QUIC in it.")
