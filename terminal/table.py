@@ -83,12 +83,12 @@ class Table:
     def lines(self, width: int, encoding: str = "utf-8") -> list[tuple[str, bool]]:
         """What to print in `width` columns: lines, and whether each is a heading."""
         columns = [_shown(column, encoding) for column in self.columns]
-        parts = list(_parts(columns, width))
+        parts = _parts(columns, width)
         body: list[tuple[str, bool]] = []
         if parts:
-            for number, (part, widths) in enumerate(parts):
+            for number, part in enumerate(parts):
                 body += [("", False)] if number else []
-                body += _grid(part, widths, plain("─", encoding), self._sections)
+                body += _grid(part, _widths(part, width), plain("─", encoding), self._sections)
         else:
             body = [(line, False) for line in _blocks(columns, width)]
             body += [("", False)] if self.caption else []
@@ -117,30 +117,30 @@ def _shown(column: Column, encoding: str) -> Column:
     return replace(column, header=header, cells=cells)
 
 
-def _parts(columns: list[Column], width: int) -> Iterator[tuple[list[Column], list[int]]]:
-    """The columns that stand side by side, with their widths; nothing where blocks are better."""
-    for wrap in (False, True):
-        if wrap:
-            columns = [_with_wrapped_header(column) for column in columns]
-        if _total(widths := _widths(columns, width)) <= width:
-            yield columns, widths
-            return
+def _parts(columns: list[Column], width: int) -> list[list[Column]]:
+    """The columns that stand side by side; nothing where blocks are better."""
+    if _fits(columns, width):
+        return [columns]
+    columns = [_with_wrapped_header(column) for column in columns]
+    if _fits(columns, width):
+        return [columns]
     keys = [column for column in columns if column.key] or columns[:1]
     others = [column for column in columns if not any(column is key for key in keys)]
-    room = width - _total([_least(column) for column in keys]) - len(GAP)
-    if any(column.prose for column in others):
-        return
-    needed = [_least(column) for column in others]
-    # Half for what the rows are called, and room for two columns more: else nobody finds the rows.
-    if 2 * room < width or sum(sorted(needed)[-2:]) + len(GAP) > room:
-        return
-    part: list[Column] = []
+    named = _total([_least(column) for column in keys])
+    # Of a line that is mostly names, or of many parts, nobody finds what belongs together.
+    if any(column.prose or not _fits([*keys, column], width) for column in others):
+        return []
+    parts: list[list[Column]] = []
     for column in others:
-        if part and _total(_widths([*keys, *part, column], width)) > width:
-            yield [*keys, *part], _widths([*keys, *part], width)
-            part = []
-        part.append(column)
-    yield [*keys, *part], _widths([*keys, *part], width)
+        if parts and _fits([*parts[-1], column], width):
+            parts[-1].append(column)
+        else:
+            parts.append([*keys, column])
+    return parts if 2 * named <= width or (4 * named <= 3 * width and len(parts) <= 3) else []
+
+
+def _fits(columns: list[Column], width: int) -> bool:
+    return _total([_least(column) for column in columns]) <= width
 
 
 def _total(widths: Sequence[int]) -> int:

@@ -149,7 +149,7 @@ def _show(console: Console, capture: Capture, flows: Flows, theta: float, rows: 
     console.print(
         f"{capture.name}: {counts.packets} packets, {counts.tcp} TCP, {counts.udp} UDP, "
         f"{counts.fragments} IP fragments, {counts.other} other",
-        soft_wrap=True,
+        soft_wrap=False,
     )
     tables = (
         (flows.tokens, report.token_table),
