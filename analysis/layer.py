@@ -26,7 +26,7 @@ from scapy.fields import (
 from scapy.layers.inet import UDP
 from scapy.packet import Packet, Raw, bind_bottom_up, bind_layers
 
-VERSION = 0xE1
+VERSION = 0xE2
 PORTS = range(4433, 4440)
 DATA, ACK, PING, CANCEL = 1, 2, 3, 4
 KINDS = {DATA: "DATA", ACK: "ACK", PING: "PING", CANCEL: "CANCEL"}
@@ -129,6 +129,11 @@ def _of(kinds: tuple[int, ...], field: Any) -> ConditionalField:
     return ConditionalField(field, lambda packet: packet.kind in kinds)
 
 
+def _of_server(field: Any) -> ConditionalField:
+    """In what a server's stream sends: a CANCEL may come from a server that has no stream."""
+    return ConditionalField(field, lambda p: p.from_server and p.kind in (*_TOKENS, *_STATE))
+
+
 _TOKENS, _STATE, _REASON = (DATA,), (ACK, PING), (CANCEL,)  # the three bodies
 
 
@@ -146,6 +151,7 @@ class EloquentDatagram(Packet):
         BitEnumField("kind", DATA, 4, KINDS),
         XLongField("stream_id", 0),
         IntField("sent_at", 0),
+        _of_server(XIntField("instance", 0)),
         _of(_TOKENS, VarIntField("first", 0)),
         _of(_TOKENS, VarIntCountField("count", "tokens")),
         _of(_TOKENS, FieldListField("tokens", [], TokenField(), count_from=lambda p: p.count)),

@@ -61,6 +61,8 @@ class Client:
         self._complete_at: float | None = None
         self._lingered = False
         self._prompt_done = False
+        self._instance = 0  # of the server's stream, once it is known
+        self._farewell = False  # one CANCEL is to be sent though all is over
         self._cancel_at: float | None = None
         self._cancel_tries = 0
         #: Why there is no complete answer: "lost", "cancelled", or the server's CANCEL reason.
@@ -107,9 +109,13 @@ class Client:
             if isinstance(message, Cancel):
                 self._receive_cancel(message)
                 return []
+            if self._instance and message.instance not in (0, self._instance):
+                self._meet_another()
+                return []
             if isinstance(message, Ack):
                 self._prompt.receive(message, now)
             tokens = self._answer.receive(message, now)
+            self._instance = self._instance or message.instance
             # Whoever answers has the prompt, whatever happened to the ACKs for it.
             self._prompt_done |= isinstance(message, Data) or self._prompt.complete
             # Before that, the prompt itself keeps asking.
@@ -121,6 +127,16 @@ class Client:
         if self._answer.complete and self._complete_at is None:
             self._complete_at = now
         return tokens
+
+    def _meet_another(self) -> None:
+        """A copy of the prompt has reached another server, whose answer is another text."""
+        self.malformed += 1
+        if not self.complete and self._cancel_at is None:
+            self.error = (
+                "another instance of the server answers: it was restarted, or a load balancer "
+                "has changed it"
+            )
+            self._farewell = True  # nobody reads what the two of them say
 
     def _receive_cancel(self, message: Cancel) -> None:
         if self.complete:
@@ -144,6 +160,9 @@ class Client:
     def datagrams(self, now: float) -> list[bytes]:
         """The datagrams that are to be sent now."""
         self._expire(now)
+        if self._farewell:
+            self._farewell = False
+            return [self._parting(now)]
         if self.closed:
             return []
         if self._cancel_at is not None:
@@ -151,10 +170,13 @@ class Client:
                 return []
             self._cancel_tries += 1
             self._cancel_at = now + CANCEL_INTERVAL
-            stamp = self._path.clock(now)
-            return [encode(Cancel(self.stream_id, stamp, False, CancelReason.READER))]
+            return [self._parting(now)]
         out = self._answer.datagrams(now)
         return out if self._prompt_done else out + self._prompt.datagrams(now)
+
+    def _parting(self, now: float) -> bytes:
+        stamp = self._path.clock(now)
+        return encode(Cancel(self.stream_id, stamp, False, CancelReason.READER))
 
     def _expire(self, now: float) -> None:
         if self._complete_at is not None:

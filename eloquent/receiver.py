@@ -57,7 +57,8 @@ class Receiver:
     """Receives one stream of tokens.
 
     With ``pings`` set it sends PINGs when nothing comes: that is for the side that waits for an
-    answer. The other side only PINGs until the peer's address is proven.
+    answer. The other side only PINGs until the peer's address is proven. ``instance`` is a
+    server's: see ``wire.Data``.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class Receiver:
         from_server: bool,
         path: Path | None = None,
         now: float = 0.0,
+        instance: int = 0,
     ) -> None:
         self.stream_id = stream_id
+        self.instance = instance
         self.from_server = from_server
         self.path = path or Path(validated=True)
         self.next = 0
@@ -212,6 +215,7 @@ class Receiver:
             max(0, int((now - self._echo_at) * 1e6)),
             () if complete else self._ranges(),
             ping,
+            self.instance,
         )
         out = encode(message)
         if ping:  # also when it may not be sent: the next try is an interval away

@@ -19,7 +19,7 @@ WINDOW_TOKENS = WINDOW_BYTES // TOKEN_OVERHEAD
 #: The longest prompt: in tokens of MAX_TOKEN it just fits.
 MAX_PROMPT = WINDOW_BYTES // (MAX_TOKEN + TOKEN_OVERHEAD) * MAX_TOKEN
 #: Sending a token again that has arrived costs less than a further datagram's headers
-#: (IPv4 20 + UDP 8 + ours 21), so holes of up to this many bytes are bridged.
+#: (IPv4 20 + UDP 8 + ours 25), so holes of up to this many bytes are bridged.
 _BRIDGE_BYTES = 48
 
 

@@ -13,7 +13,7 @@ import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 
-VERSION = 0xE1
+VERSION = 0xE2
 #: Largest UDP payload. 1200 bytes pass every IPv6 path (RFC 9000, section 14) and most tunnels.
 MAX_DATAGRAM = 1200
 #: Largest token. Leaves room for the header and for the varints in front of it.
@@ -27,7 +27,10 @@ FROM_SERVER = 0x80
 _KIND_MASK = 0x0F
 _HEADER = struct.Struct(">BBQI")
 _CRC = struct.Struct(">I")
+_INSTANCE = struct.Struct(">I")
 HEADER_SIZE = _HEADER.size
+#: Follows the header in what a server's stream sends: see ``Data.instance``.
+INSTANCE_SIZE = _INSTANCE.size
 CRC_SIZE = _CRC.size
 _U32 = 2**32
 
@@ -66,7 +69,11 @@ class MalformedDatagram(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Tokens ``first`` … ``first + len(tokens) - 1``, and the end of the stream after them."""
+    """Tokens ``first`` … ``first + len(tokens) - 1``, and the end of the stream after them.
+
+    ``instance`` names which opening of the stream speaks, where a server does: another one has
+    another answer. 0 in what a client sends, and from a server that has not opened the stream.
+    """
 
     stream_id: int
     sent_at: int
@@ -74,6 +81,7 @@ class Data:
     first: int
     tokens: tuple[bytes, ...]
     end: Reason | None = None
+    instance: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,7 @@ class Ack:
     ``echo`` is ``sent_at`` of the newest datagram that asked for an answer, ``delay`` the
     microseconds that passed since it came. With ``asks`` the message is a PING: the same body,
     but it wants an ACK in turn. That keeps the lease, proves an address, and finds a new one.
+    ``instance`` as in ``Data``.
     """
 
     stream_id: int
@@ -93,6 +102,7 @@ class Ack:
     delay: int = 0
     ranges: tuple[tuple[int, int], ...] = ()
     asks: bool = False
+    instance: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +149,9 @@ class _Cursor:
         self.position = stop
         return self.data[start:stop]
 
+    def instance(self) -> int:
+        return int.from_bytes(self.take(INSTANCE_SIZE, "instance"), "big")
+
     def varint(self, what: str) -> int:
         start = self.position
         if start >= self.end:
@@ -159,13 +172,11 @@ class _Cursor:
 def encode(message: Message) -> bytes:
     """The datagram's bytes.
 
-    Raises ValueError when the message does not fit into MAX_DATAGRAM: who builds a message
-    chooses its tokens so that it fits (see ``data_overhead``).
+    Raises ValueError when the message does not fit into MAX_DATAGRAM (who builds a message
+    chooses its tokens so that it fits, see ``data_overhead``), or names an instance of a client.
     """
-    direction = FROM_SERVER if message.from_server else 0
-    stamp = message.sent_at % _U32
     if isinstance(message, Data):
-        out = bytearray(_HEADER.pack(VERSION, Kind.DATA | direction, message.stream_id, stamp))
+        out = _head(message, Kind.DATA, message.instance)
         _put_varint(out, message.first)
         _put_varint(out, len(message.tokens))
         for token in message.tokens:
@@ -173,8 +184,7 @@ def encode(message: Message) -> bytes:
             out += token
         out.append(message.end or 0)
     elif isinstance(message, Ack):
-        kind = Kind.PING if message.asks else Kind.ACK
-        out = bytearray(_HEADER.pack(VERSION, kind | direction, message.stream_id, stamp))
+        out = _head(message, Kind.PING if message.asks else Kind.ACK, message.instance)
         _put_varint(out, message.next)
         out += _CRC.pack(message.echo % _U32)
         _put_varint(out, message.delay)
@@ -185,12 +195,23 @@ def encode(message: Message) -> bytes:
             _put_varint(out, stop - start)
             edge = stop
     else:
-        out = bytearray(_HEADER.pack(VERSION, Kind.CANCEL | direction, message.stream_id, stamp))
+        out = _head(message, Kind.CANCEL, None)
         out.append(message.reason)
     out += _CRC.pack(zlib.crc32(out))
     if len(out) > MAX_DATAGRAM:
         raise ValueError(f"the datagram has {len(out)} bytes, more than {MAX_DATAGRAM}")
     return bytes(out)
+
+
+def _head(message: Message, kind: Kind, instance: int | None) -> bytearray:
+    way = FROM_SERVER if message.from_server else 0
+    stamp = message.sent_at % _U32
+    out = bytearray(_HEADER.pack(VERSION, kind | way, message.stream_id, stamp))
+    if way and instance is not None:
+        out += _INSTANCE.pack(instance)
+    elif instance:
+        raise ValueError(f"a client has no instance, got {instance}")
+    return out
 
 
 def decode(datagram: bytes) -> Message:
@@ -227,6 +248,7 @@ def decode(datagram: bytes) -> Message:
 
 
 def _decode_data(cursor: _Cursor, stream_id: int, sent_at: int, from_server: bool) -> Data:
+    instance = cursor.instance() if from_server else 0
     first = cursor.varint("first index")
     count = cursor.varint("token count")
     tokens = []
@@ -239,16 +261,18 @@ def _decode_data(cursor: _Cursor, stream_id: int, sent_at: int, from_server: boo
     if code == 0:
         if not tokens:
             raise MalformedDatagram("neither tokens nor an end")
-        return Data(stream_id, sent_at, from_server, first, tuple(tokens))
+        return Data(stream_id, sent_at, from_server, first, tuple(tokens), None, instance)
     try:
-        return Data(stream_id, sent_at, from_server, first, tuple(tokens), Reason(code))
+        end = Reason(code)
     except ValueError:
         raise MalformedDatagram(f"end reason {code} is unknown") from None
+    return Data(stream_id, sent_at, from_server, first, tuple(tokens), end, instance)
 
 
 def _decode_ack(
     cursor: _Cursor, stream_id: int, sent_at: int, from_server: bool, asks: bool
 ) -> Ack:
+    instance = cursor.instance() if from_server else 0
     edge = next_index = cursor.varint("next index")
     echo = _CRC.unpack(cursor.take(4, "echo"))[0]
     delay = cursor.varint("delay")
@@ -262,12 +286,13 @@ def _decode_ack(
             raise MalformedDatagram("an empty gap or range")
         ranges.append((edge + gap, edge + gap + length))
         edge += gap + length
-    return Ack(stream_id, sent_at, from_server, next_index, echo, delay, tuple(ranges), asks)
+    head = stream_id, sent_at, from_server
+    return Ack(*head, next_index, echo, delay, tuple(ranges), asks, instance)
 
 
 def data_overhead(first: int, count: int) -> int:
-    """Bytes of a DATA datagram with ``count`` tokens beside the tokens and their lengths."""
-    return HEADER_SIZE + varint_size(first) + varint_size(count) + 1 + CRC_SIZE
+    """Bytes of a server's DATA with ``count`` tokens beside the tokens and their lengths."""
+    return HEADER_SIZE + INSTANCE_SIZE + varint_size(first) + varint_size(count) + 1 + CRC_SIZE
 
 
 def token_size(token: bytes) -> int:

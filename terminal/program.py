@@ -14,16 +14,15 @@ import errno
 import io
 import os
 import select
-import signal
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from terminal import stopping
 from terminal.text import PLAIN
 
 READER_LEFT = 128 + 13  # SIGPIPE, by number: not every system has the name
-INTERRUPTED = 128 + signal.SIGINT
 
 _NAMES = {1: "standard output", 2: "standard error"}
 
@@ -84,8 +83,8 @@ def run(main: Callable[..., int | None], *arguments: Any) -> NoReturn:
     try:
         try:
             status = main(*arguments)
-        except KeyboardInterrupt:
-            status = INTERRUPTED
+        except KeyboardInterrupt as stop:
+            status = stopping.status(stop)
         except BrokenPipeError:  # by os.write(), which passes our streams by
             if not _reader_left():
                 raise

@@ -64,18 +64,21 @@ def test_data(tmp_path):
         tmp_path / "data.pcap",
         wire.encode(wire.Data(STREAM, 7, False, 0, (b"Why?",), wire.Reason.STOP)),
         frame(
-            wire.encode(wire.Data(STREAM, 2**32 - 1, True, 20000, ("grün".encode(), b"", b"\n"))),
+            wire.encode(
+                wire.Data(STREAM, 2**32 - 1, True, 20000, ("grün".encode(), b"", b"\n"), None, 77)
+            ),
             sport=4433,
             dport=5000,
         ),
         wire.encode(wire.Data(STREAM, 0, True, 2**47, (b"x" * 1024,), wire.Reason.CANCELLED)),
     )
     names = ("version", "from_server", "reserved", "kind", "stream_id", "sent_at", "first", "count")
-    head = ("0xe1", "0", "0x00", "1", "0x0123456789abcdef")
+    head = ("0xe2", "0", "0x00", "1", "0x0123456789abcdef")
     first, second, third = fields(path, *names)
     assert first[:1] + first[2:] == (head[0], *head[2:], "7", "0", "1")
     assert second[-3:] == ("4294967295", "20000", "3") and third[-2:] == (str(2**47), "1")
     assert [row[1] in ("1", "True") for row in (first, second, third)] == [False, True, True]
+    assert fields(path, "instance") == [("",), ("0x0000004d",), ("0x00000000",)]
     rest = fields(path, "token.index", "token.length", "token", "token.text", "end", "total")
     assert rest[0] == ("0", "4", b"Why?".hex(), "Why?", "1", "1")
     assert rest[1][:3] == ("20000|20001|20002", "5|0|1", "grün".encode().hex() + "|0a")
@@ -87,9 +90,11 @@ def test_ack_ping_and_cancel(tmp_path):
     path = write(
         tmp_path / "state.pcap",
         wire.encode(wire.Ack(STREAM, 1, False, 3, 0x80000C80, 120, ((5, 7), (300, 301)))),
-        wire.encode(wire.Ack(STREAM, 1, True, 2**48, 5, 2**30, asks=True)),
+        wire.encode(wire.Ack(STREAM, 1, True, 2**48, 5, 2**30, (), True, 0xFF)),
         wire.encode(wire.Cancel(STREAM, 1, True, wire.CancelReason.COMPLETE)),
     )
+    instances = fields(path, "instance")
+    assert instances == [("",), ("0x000000ff",), ("",)]
     names = ("kind", "next", "echo", "delay", "ranges", "range.gap", "range.length")
     ack, ping, cancel = fields(path, *names, "range.first", "range.last", "reason")
     assert ack == ("2", "3", str(0x80000C80), "120", "2", "2|293", "2|1", "5|300", "6|300", "")

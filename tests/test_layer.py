@@ -20,7 +20,9 @@ ends = st.sampled_from([None, *wire.Reason])
 def data_messages(draw: st.DrawFn) -> wire.Data:
     end = draw(ends)
     tokens = draw(st.lists(st.binary(max_size=70), max_size=12, min_size=0 if end else 1))
-    return wire.Data(draw(u64), draw(u32), draw(st.booleans()), draw(index), tuple(tokens), end)
+    server = draw(st.booleans())
+    head = draw(u64), draw(u32), server, draw(index)
+    return wire.Data(*head, tuple(tokens), end, draw(u32) if server else 0)
 
 
 @st.composite
@@ -39,6 +41,7 @@ def ack_messages(draw: st.DrawFn) -> wire.Ack:
         draw(st.integers(0, 2**40)),
         tuple(ranges),
         draw(st.booleans()),
+        draw(u32) if head[2] else 0,
     )
 
 
@@ -55,6 +58,8 @@ def by_scapy(message: wire.Message) -> EloquentDatagram:
         "sent_at": message.sent_at,
         "from_server": int(message.from_server),
     }
+    if message.from_server and not isinstance(message, wire.Cancel):
+        head["instance"] = message.instance
     match message:
         case wire.Data():
             return EloquentDatagram(
@@ -96,6 +101,10 @@ def test_scapy_dissects_what_the_library_encodes(message):
     assert packet.crc_correct and not packet.haslayer(Raw)
     assert (packet.stream_id, packet.sent_at) == (message.stream_id, message.sent_at)
     assert bool(packet.from_server) == message.from_server
+    if message.from_server and not isinstance(message, wire.Cancel):
+        assert packet.instance == message.instance
+    else:
+        assert packet.instance is None
     if isinstance(message, wire.Data):
         assert tuple(packet.tokens) == message.tokens and packet.first == message.first
         assert packet.end == (message.end or 0) and packet.count == len(message.tokens)
@@ -128,7 +137,7 @@ def test_show_names_every_field():
     data = wire.Data(0xABC, 7, True, 5, (b"Hi", b" there"), wire.Reason.STOP)
     frame = Ether(bytes(Ether() / IP() / UDP(sport=4433, dport=5555) / Raw(wire.encode(data))))
     text = str(frame[EloquentDatagram].show(dump=True))
-    for part in ("version", "0xe1", "DATA", "0xabc", "sent_at", "first", "count", "stop"):
+    for part in ("version", "0xe2", "DATA", "0xabc", "sent_at", "first", "count", "stop"):
         assert part in text
     assert "b'Hi'" in text and "b' there'" in text and "(correct)" in text
     ack = EloquentDatagram(wire.encode(wire.Ack(1, 2, False, 3, 4, 5, ((5, 6), (8, 10)))))

@@ -22,7 +22,14 @@ MALFORMED = [
 CONSTANTS = re.findall(r"^\| `(\w+)\.(\w+)` \| ([^ |]+)[^|]*\|", DOCUMENT, re.MULTILINE)
 MODULES = ("wire", "rtt", "path", "sender", "window", "receiver", "client", "server")
 #: Sizes that follow from the layout, which has a table of its own.
-LAYOUT = {"wire.HEADER_SIZE", "wire.CRC_SIZE", "wire._KIND_MASK", "wire._U32", "path._U32"}
+LAYOUT = {
+    "wire.HEADER_SIZE",
+    "wire.INSTANCE_SIZE",
+    "wire.CRC_SIZE",
+    "wire._KIND_MASK",
+    "wire._U32",
+    "path._U32",
+}
 
 
 def bytes_of(block: str) -> bytes:

@@ -37,28 +37,39 @@ def sealed(body: bytes) -> bytes:
     return body + struct.pack(">I", zlib.crc32(body))
 
 
-def header(kind: int, sent_at: int = 0xDEADBEEF, version: int = 0xE1) -> bytes:
+def header(kind: int, sent_at: int = 0xDEADBEEF, version: int = 0xE2) -> bytes:
     return bytes([version, kind]) + STREAM.to_bytes(8, "big") + sent_at.to_bytes(4, "big")
+
+
+INSTANCE = 0x0A0B0C0D
+
+
+def opened(kind: int) -> bytes:
+    """The header of a server's DATA, ACK or PING: the stream's instance follows."""
+    return header(kind) + INSTANCE.to_bytes(4, "big")
 
 
 EXAMPLES: list[tuple[Message, bytes]] = [
     (
-        Data(STREAM, 0xDEADBEEF, True, 5, (b"Hello", b"", b" w")),
-        header(0x81) + b"\x05\x03" + b"\x05Hello" + b"\x00" + b"\x02 w" + b"\x00",
+        Data(STREAM, 0xDEADBEEF, True, 5, (b"Hello", b"", b" w"), None, INSTANCE),
+        opened(0x81) + b"\x05\x03" + b"\x05Hello" + b"\x00" + b"\x02 w" + b"\x00",
     ),
     (
         Data(STREAM, 0xDEADBEEF, False, 0, (b"?",), Reason.STOP),
         header(0x01) + b"\x00\x01\x01?\x01",
     ),
     # 300 = 0x12c needs a varint of two bytes, with 0b01 in front: 0x412c.
-    (Data(STREAM, 0xDEADBEEF, True, 300, (), Reason.LENGTH), header(0x81) + b"\x41\x2c\x00\x02"),
+    (
+        Data(STREAM, 0xDEADBEEF, True, 300, (), Reason.LENGTH, INSTANCE),
+        opened(0x81) + b"\x41\x2c\x00\x02",
+    ),
     (
         Ack(STREAM, 0xDEADBEEF, False, 7, 0x01020304, 1000, ((9, 12), (20, 21))),
         header(0x02) + b"\x07\x01\x02\x03\x04\x43\xe8\x02" + b"\x02\x03" + b"\x08\x01",
     ),
     (
-        Ack(STREAM, 0xDEADBEEF, True, 0, 0, 0, (), asks=True),
-        header(0x83) + b"\x00" + bytes(4) + b"\x00\x00",
+        Ack(STREAM, 0xDEADBEEF, True, 0, 0, 0, (), True, INSTANCE),
+        opened(0x83) + b"\x00" + bytes(4) + b"\x00\x00",
     ),
     (Cancel(STREAM, 0xDEADBEEF, False, CancelReason.READER), header(0x04) + b"\x00"),
     (Cancel(STREAM, 0xDEADBEEF, True, CancelReason.COMPLETE), header(0x84) + b"\x04"),
@@ -76,8 +87,9 @@ def test_examples_of_the_specification(message: Message, body: bytes) -> None:
     ("octets", "value"), [("9d7f3e7d", 494_878_333), ("7bbd", 15_293), ("25", 37)]
 )
 def test_varints_of_rfc_9000(octets: str, value: int) -> None:
-    body = header(0x81) + bytes.fromhex(octets) + b"\x00\x01"
-    assert decode(sealed(body)) == Data(STREAM, 0xDEADBEEF, True, value, (), Reason.STOP)
+    body = opened(0x81) + bytes.fromhex(octets) + b"\x00\x01"
+    expected = Data(STREAM, 0xDEADBEEF, True, value, (), Reason.STOP, INSTANCE)
+    assert decode(sealed(body)) == expected
     assert varint_size(value) == len(octets) // 2
 
 
@@ -88,16 +100,18 @@ def test_varints_of_rfc_9000(octets: str, value: int) -> None:
 def test_varint_sizes_at_the_edges(value: int, size: int) -> None:
     assert varint_size(value) == size
     data = Data(STREAM, 0, True, value, (b"x",))
-    assert len(encode(data)) == 14 + size + 1 + 2 + 1 + 4
+    assert len(encode(data)) == 14 + 4 + size + 1 + 2 + 1 + 4
     assert decode(encode(data)) == data
 
 
-DATA, ACK = header(0x81), header(0x02)
+DATA, ACK = opened(0x81), header(0x02)
 MALFORMED = {
     "empty": b"",
     "too short": sealed(header(0x04)[:13]),
     "header alone": sealed(header(0x81)),
-    "other version": sealed(header(0x04, version=0xE2) + b"\x00"),
+    "instance cut": sealed(header(0x81) + bytes(3)),
+    "instance of a client": sealed(header(0x01) + bytes(4) + b"\x01\x01x\x00"),
+    "other version": sealed(header(0x04, version=0xE1) + b"\x00"),
     "broken checksum": sealed(header(0x04) + b"\x00")[:-1] + b"\x00",
     "reserved bits": sealed(header(0x14) + b"\x00"),
     "kind 0": sealed(header(0x00) + b"\x00"),
@@ -156,15 +170,17 @@ def acks(draw: st.DrawFn) -> Ack:
     for gap, length in draw(st.lists(pair, max_size=MAX_RANGES)):
         ranges.append((edge + gap, edge + gap + length))
         edge += gap + length
+    from_server = draw(st.booleans())
     return Ack(
         draw(u64),
         draw(u32),
-        draw(st.booleans()),
+        from_server,
         first,
         draw(u32),
         draw(index),
         tuple(ranges),
         draw(st.booleans()),
+        draw(u32) if from_server else 0,
     )
 
 
@@ -172,7 +188,9 @@ def acks(draw: st.DrawFn) -> Ack:
 def datas(draw: st.DrawFn) -> Data:
     tokens = draw(st.lists(st.binary(max_size=80), max_size=14))
     end = draw(st.sampled_from(Reason) if not tokens else st.sampled_from([None, *Reason]))
-    return Data(draw(u64), draw(u32), draw(st.booleans()), draw(index), tuple(tokens), end)
+    from_server = draw(st.booleans())
+    head = draw(u64), draw(u32), from_server, draw(index)
+    return Data(*head, tuple(tokens), end, draw(u32) if from_server else 0)
 
 
 cancels = st.builds(Cancel, u64, u32, st.booleans(), st.sampled_from(CancelReason))
@@ -183,7 +201,7 @@ messages = st.one_of(datas(), acks(), cancels)
 def test_what_is_encoded_is_decoded(message: Message) -> None:
     datagram = encode(message)
     assert decode(datagram) == message
-    assert datagram[:1] == b"\xe1" and int.from_bytes(datagram[2:10], "big") == message.stream_id
+    assert datagram[:1] == b"\xe2" and int.from_bytes(datagram[2:10], "big") == message.stream_id
     assert zlib.crc32(datagram[:-4]) == int.from_bytes(datagram[-4:], "big")
 
 
@@ -216,6 +234,11 @@ def test_the_largest_token_fits_at_the_largest_index() -> None:
     data = Data(2**64 - 1, 2**32 - 1, True, MAX_INDEX, (bytes(MAX_TOKEN),), Reason.STOP)
     assert len(encode(data)) <= MAX_DATAGRAM
     assert decode(encode(data)) == data
+
+
+def test_a_client_has_no_instance() -> None:
+    with pytest.raises(ValueError, match="a client has no instance, got 7"):
+        encode(Ack(1, 2, False, 0, 0, instance=7))
 
 
 def test_a_message_that_does_not_fit_is_refused() -> None:

@@ -7,8 +7,8 @@
 -- UDP ports 4433 to 4439 are decoded as Eloquent; on other ports a datagram is recognised by its
 -- version byte, kind, size and checksum. "Decode As..." binds any further UDP port.
 
-local VERSION, LEAST, MOST = 0xE1, 18, 1200
-local HEADER, CHECKSUM = 14, 4
+local VERSION, LEAST, MOST = 0xE2, 18, 1200
+local HEADER, INSTANCE, CHECKSUM = 14, 4, 4
 local MAX_TOKEN, MAX_RANGES = 1024, 32
 local MAX_VALUE = UInt64(0, 0x10000) -- 2^48
 local DATA, ACK, PING, CANCEL = 1, 2, 3, 4
@@ -28,6 +28,7 @@ local f = {
     kind = ProtoField.uint8("eloquent.kind", "Kind", base.DEC, KINDS, 0x0F),
     stream_id = ProtoField.uint64("eloquent.stream_id", "Stream id", base.HEX),
     sent_at = ProtoField.uint32("eloquent.sent_at", "Sent at (µs, salted)", base.DEC),
+    instance = ProtoField.uint32("eloquent.instance", "Instance of the server's stream", base.HEX),
     first = ProtoField.uint64("eloquent.first", "First index", base.DEC),
     count = ProtoField.uint64("eloquent.count", "Tokens", base.DEC),
     index = ProtoField.uint64("eloquent.token.index", "Index", base.DEC),
@@ -252,6 +253,10 @@ function eloquent.dissector(buffer, pinfo, root)
     elseif not BODIES[kind] then
         cursor.fault = "kind " .. kind .. " is unknown"
     else
+        if server and kind ~= CANCEL then
+            local instance = cursor:take(INSTANCE, "instance")
+            if instance then tree:add(f.instance, instance) end
+        end
         info = BODIES[kind](cursor, tree)
         if not cut and not cursor.fault and cursor.at < cursor.stop then
             cursor.fault = (cursor.stop - cursor.at) .. " bytes follow the message"
