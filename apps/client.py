@@ -19,6 +19,7 @@ import hashlib
 import json
 import math
 import os
+import select
 import signal
 import socket
 import sys
@@ -26,6 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from apps import stacks
+from apps.service import complain, host, port_number
 from apps.stacks import Stack, StackError
 from eloquent import TextDecoder, Token
 from eloquent.aio import ClientEndpoint, connect
@@ -88,10 +90,15 @@ class Screen:
             self.error = "the server could not generate it; why is in its own messages"
 
     def _write(self, text: str) -> None:
-        rest = text.encode()
+        if sys.stdout is None:  # it was closed by who started us
+            return
+        rest = text.encode(sys.stdout.encoding, sys.stdout.errors or "strict")
         try:
-            while rest and sys.stdout is not None:  # it was closed by who started us
-                rest = rest[os.write(sys.stdout.fileno(), rest) :]
+            while rest:
+                try:
+                    rest = rest[os.write(sys.stdout.fileno(), rest) :]
+                except BlockingIOError:  # a terminal that some other program has left so
+                    select.select([], [sys.stdout], [])
         except OSError as error:
             raise OutputLost(error) from None
 
@@ -243,18 +250,6 @@ def _end_at_signals() -> list[int]:
     return came
 
 
-def complain(line: str) -> None:
-    """One line on standard error, if there is one: print() would take standard output then."""
-    if sys.stderr is not None:
-        message.note(line)
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 1 to 65535")
-    return int(text)
-
-
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
@@ -265,22 +260,15 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _host(text: str) -> str:
-    """A name or an address, also one in the brackets of a URL."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError("it is empty: a name or an address, for example 127.0.0.1")
-    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
-
-
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m apps.client",
         description="Ask a token server one prompt and show the answer as it comes.",
         epilog='example: python -m apps.client 127.0.0.1 "Why is the sky blue?"',
     )
-    parser.add_argument("host", type=_host, help="the server's name or address")
+    parser.add_argument("host", type=host, help="the server's name or address")
     parser.add_argument("prompt", help="the prompt; - reads it from standard input")
-    parser.add_argument("--port", type=_port, default=4433, help="(%(default)s)")
+    parser.add_argument("--port", type=port_number, default=4433, help="(%(default)s)")
     parser.add_argument(
         "--scheme",
         default="eloquent",

@@ -16,11 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
-import signal
-import stat
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -29,12 +25,21 @@ from typing import Any
 
 from apps import stacks
 from apps.answers import Answer, AnswerLog, Generation
+from apps.service import (
+    complain,
+    failed,
+    host,
+    next_line,
+    port_number,
+    say,
+    standard_input,
+    stop_signals,
+)
 from apps.sources import Source, SourceError, open_source
 from apps.stacks import Stack, StackError
-from apps.stacks.base import one_line
 from eloquent import Server
 from eloquent.aio import Reply, ServerEndpoint
-from terminal import message, program
+from terminal import program
 
 
 class TokenServer:
@@ -176,40 +181,13 @@ class LoggedEndpoint(ServerEndpoint):
             await self.progress()
 
 
-def say(event: str, **fields: object) -> None:
-    """One line for whoever started the server, if anybody still reads: it serves others too."""
-    if sys.stdout is None:
-        return
-    rest = f"{json.dumps({'event': event, **fields})}\n".encode()
-    try:
-        while rest:
-            rest = rest[os.write(sys.stdout.fileno(), rest) :]
-    except BrokenPipeError:
-        pass
-    except OSError as error:
-        complain(f"cannot write events to standard output: {error.strerror}")
-
-
-def complain(line: str) -> None:
-    """One line on standard error, if there is one: print() would take standard output then."""
-    if sys.stderr is not None:
-        with contextlib.suppress(BrokenPipeError, program.OutputLost):
-            message.note(line)
-
-
-def _failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What went wrong in a task or a callback, on one line; the server goes on."""
-    error = context.get("exception")
-    complain(f"error: {context['message']}" + (f": {one_line(error)}" if error else ""))
-
-
 async def serve(options: argparse.Namespace, source: Source) -> int:
     """Run until a signal or, with ``--commands``, ``quit``. Returns the exit status."""
-    asyncio.get_running_loop().set_exception_handler(_failed)
+    asyncio.get_running_loop().set_exception_handler(failed)
     server = TokenServer(source, options.tokens, options.log_dir)
     with contextlib.closing(server):
         await _listen(server, options)
-        stopped = _signals()
+        stopped = stop_signals()
         say("ready", source=source.describe(), pid=os.getpid())
         if not options.commands:
             return await stopped
@@ -236,26 +214,10 @@ async def _listen(server: TokenServer, options: argparse.Namespace) -> None:
             await server.open_stack(options.host, name, port, options.congestion_control)
 
 
-def _signals() -> asyncio.Future[int]:
-    """The exit status, once somebody has told the server to stop. Ctrl-C is asyncio's."""
-    loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[int] = loop.create_future()
-
-    def stop(status: int) -> None:
-        if not stopped.done():
-            stopped.set_result(status)
-
-    # Told to stop and stopped: a success. One whose terminal has gone was not told.
-    for number, status in ((signal.SIGTERM, 0), (signal.SIGHUP, 128 + signal.SIGHUP)):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            loop.add_signal_handler(number, stop, status)
-    return stopped
-
-
 async def obey(server: TokenServer) -> None:
     """Take commands from standard input, until its end or ``quit``."""
-    commands = await _standard_input()
-    while line := await _line(commands):
+    commands = await standard_input()
+    while line := await next_line(commands):
         command = line.decode(errors="replace").strip()
         if command == "stats":
             say("stats", **server.stats())
@@ -269,28 +231,6 @@ async def obey(server: TokenServer) -> None:
             return
         elif command:
             say("error", message=f"unknown command {command[:60]!r}: stats, seed N, end, quit")
-
-
-async def _line(commands: asyncio.StreamReader) -> bytes:
-    try:
-        return await commands.readline()
-    except ValueError:  # longer than the reader's limit
-        return b"(a very long line)\n"
-
-
-async def _standard_input() -> asyncio.StreamReader:
-    commands = asyncio.StreamReader()
-    if sys.stdin is None:  # closed by who started us
-        commands.feed_eof()
-        return commands
-    mode = os.fstat(0).st_mode
-    if os.isatty(0) or not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
-    else:  # a file or /dev/null cannot be waited for, and need not be
-        commands.feed_data(os.read(0, 65536))
-        commands.feed_eof()
-    return commands
 
 
 @contextlib.contextmanager
@@ -316,21 +256,10 @@ def _prepare(folder: Path) -> None:
 
 
 def _scheme_port(text: str) -> tuple[str, int]:
-    scheme, _, port = text.rpartition(":")
+    scheme, _, number = text.rpartition(":")
     if not scheme:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME:PORT, for example eloquent:4433")
-    return scheme, _port(port)
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 1 to 65535")
-    return int(text)
-
-
-def _host(text: str) -> str:
-    """A name or an address, also one in the brackets of a URL."""
-    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    return scheme, port_number(number)
 
 
 def _count(text: str) -> int:
@@ -347,7 +276,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--host",
-        type=_host,
+        type=host,
         default="127.0.0.1",
         help="address to listen on; 0.0.0.0 is every IPv4 address, :: every address (%(default)s)",
     )
@@ -367,7 +296,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="STACK:PORT",
         help=f"a port for one of {', '.join(stacks.names())}; may be repeated",
     )
-    parser.add_argument("--tcp", type=_port, metavar="PORT", help="the same as --stack tcp:PORT")
+    parser.add_argument(
+        "--tcp", type=port_number, metavar="PORT", help="the same as --stack tcp:PORT"
+    )
     parser.add_argument(
         "--congestion-control",
         default="cubic",

@@ -43,9 +43,9 @@ class Source(ABC):
         """Generate the answer to ``prompt``; blocks until each token exists.
 
         Yields:
-            The bytes of one token, never empty, at the moment it is generated. A character may be
-            split over tokens, so a single token need not be valid UTF-8. Work starts with the
-            first ``next()``, which is the moment of the request.
+            The bytes of one token, 1 to 1024 (the protocol's limit), at the moment it is generated.
+            A character may be split over tokens, so a single token need not be valid UTF-8. Work
+            starts with the first ``next()``, which is the moment of the request.
 
         Returns:
             Why the answer ended (the generator's return value).

@@ -3,7 +3,7 @@
 A trace is a text file of JSON lines:
 
 1. ``{"format": "eloquent-trace/1", "model": ..., "prompt": ..., "recorded": how}``
-2. one line a token: ``[seconds since the request, "bytes in hex"]``
+2. one line a token: ``[seconds since the request, "bytes in hex"]``, 1 to 1024 bytes
 3. ``{"end": "stop" | "length", "count": tokens}``, so that a cut file is noticed.
 
 ``python -m apps.trace record --prompt TEXT --tokens N --out FILE`` records the language model.
@@ -33,7 +33,9 @@ from apps.sources import (
     check_max_tokens,
     shortened,
 )
+from eloquent.wire import MAX_TOKEN
 from terminal import message, program
+from topologies import text_file
 
 FORMAT = "eloquent-trace/1"
 DEFAULT_TRACE = Path(__file__).parent / "data" / "smollm2.jsonl"
@@ -60,14 +62,11 @@ class TraceSource(ScheduledSource):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         try:
-            raw = self.path.read_bytes()
-        except OSError as error:
-            raise TraceError(f"cannot read trace {self.path}: {error.strerror}") from None
+            raw = text_file.read(self.path)
+            lines = text_file.lines(text_file.decode(raw))
+        except text_file.TextFileError as error:
+            raise TraceError(f"cannot read trace {self.path}: {error}") from None
         self.sha256 = hashlib.sha256(raw).hexdigest()
-        try:
-            lines = raw.decode("utf-8").splitlines()
-        except UnicodeDecodeError:
-            raise TraceError(f"trace {self.path} is not a text file in UTF-8") from None
         reader = _Reader(self.path, lines)
         self.model = reader.model
         self.prompt = reader.prompt
@@ -192,6 +191,12 @@ class _Reader:
         # bytes.fromhex would also take spaces.
         if not text or len(text) % 2 or not set(text) <= set("0123456789abcdefABCDEF"):
             self._fail(number, f"the bytes must be hex, at least one, not {text[:60]!r}")
+        if len(text) // 2 > MAX_TOKEN:
+            self._fail(
+                number,
+                f"a token has {len(text) // 2} bytes, the protocol carries {MAX_TOKEN}: "
+                "split it into several of the same time",
+            )
         return float(seconds), bytes.fromhex(text)
 
     def _end(self, number: int, value: dict[str, object]) -> None:
@@ -229,9 +234,9 @@ class TraceWriter:
         self._write({"format": FORMAT, "model": model, "prompt": prompt, "recorded": recorded})
 
     def token(self, seconds: float, data: bytes) -> None:
-        """Add one token of at least one byte, ``seconds`` after the request."""
-        if not data:
-            raise ValueError("a token of a trace has at least one byte")
+        """Add one token of 1 to ``MAX_TOKEN`` bytes, ``seconds`` after the request."""
+        if not 1 <= len(data) <= MAX_TOKEN:
+            raise ValueError(f"a token of a trace has 1 to {MAX_TOKEN} bytes, not {len(data)}")
         if not (math.isfinite(seconds) and seconds >= self._last):
             raise ValueError(f"time goes back from {self._last} to {seconds} s in a trace")
         self._last = seconds

@@ -1,169 +1,29 @@
 """Eloquent on asyncio: ``serve`` answers prompts over UDP, ``ask`` iterates over an answer.
 
-With ``udp`` the only modules of the library that touch sockets, and this one alone knows a clock:
-the loop's, which is ``time.monotonic``. Both ends are thin shells around ``Server`` and ``Client``.
-A datagram is made when it can leave: while a socket is full none are, so that none grow old.
+With ``endpoint`` and ``udp`` the only modules of the library that touch sockets and clocks. Both
+ends are thin shells around ``Server`` and ``Client``; the time is the loop's, which is
+``time.monotonic``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, cast
 
 from . import udp
 from .attempts import Attempts
 from .client import Client
+from .endpoint import Endpoint, Groups, Transported
 from .receiver import Token
 from .server import Asked, Server, Stream
 from .udp import Address, UdpSocket
 from .wire import MAX_TOKEN, Reason
 
-#: Datagrams that are read at once, so that a flood leaves time for everything else.
-_BATCH = 64
-
-
-_Groups = Generator[Iterable[tuple[bytes, Address]], None, None]
-
 
 class AnswerLost(ConnectionError):
     """The answer will not be complete: the server refused, or nothing was heard for 60 s."""
-
-
-class _Transported(asyncio.DatagramProtocol):
-    """What stands in for a ``UdpSocket`` on loops that cannot watch sockets (Windows' default).
-
-    Such a loop keeps a queue of its own, and nobody says at which address a datagram arrived.
-    """
-
-    def __init__(
-        self, sock: UdpSocket, received: Callable[[list[tuple[bytes, Address]]], None]
-    ) -> None:
-        self._sock = sock  # which closes with its last reference
-        self._received = received
-        self._transport: asyncio.DatagramTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # No isinstance: a selector loop's transport is not registered as a DatagramTransport.
-        self._transport = cast(asyncio.DatagramTransport, transport)
-
-    def datagram_received(self, data: bytes, addr: Any) -> None:
-        self._received([(data, Address(addr))])
-
-    def send(self, data: bytes, address: Address) -> bool:
-        if self._transport is None or self._transport.is_closing():
-            return False
-        self._transport.sendto(data, address.peer)
-        return True
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-
-class _Endpoint:
-    """Moves datagrams between sockets and a sans-I/O object, and keeps its one timer."""
-
-    def __init__(self, core: Server | Attempts[Address]) -> None:
-        self.core = core
-        self.loop = asyncio.get_running_loop()
-        self.datagrams_sent = 0
-        self.datagrams_received = 0
-        self._sockets: list[UdpSocket | _Transported] = []
-        self._outgoing: deque[tuple[bytes, Address]] = deque()
-        self._full: UdpSocket | None = None
-        self._timer: asyncio.Handle | None = None
-        self._is_closed = False
-
-    async def _attach(self, sock: UdpSocket) -> UdpSocket | _Transported:
-        """Read this socket from now on."""
-        attached: UdpSocket | _Transported = sock
-        try:
-            self.loop.add_reader(sock.sock, self._readable, sock)
-        except NotImplementedError:
-            _, attached = await self.loop.create_datagram_endpoint(
-                lambda: _Transported(sock, self._received), sock=sock.sock
-            )
-        self._sockets.append(attached)
-        return attached
-
-    def _readable(self, sock: UdpSocket) -> None:
-        arrived = sock.receive(_BATCH)
-        if arrived and not self._is_closed:
-            self._received(arrived)
-
-    def _received(self, arrived: list[tuple[bytes, Address]]) -> None:
-        """Give what came together to the core, and pump once."""
-        raise NotImplementedError
-
-    def pump(self) -> None:
-        """Send what is due and set the timer. To be called after every call into the core."""
-        if self._is_closed or self._full is not None:
-            return  # the latter: it goes on when the socket is writable
-        now = self.loop.time()
-        # Closed at once: what a core has not made yet stays due.
-        with contextlib.closing(self._due(now)) as groups:
-            while self._flush():
-                group = next(groups, None)
-                if group is None:
-                    break
-                self._outgoing += group
-        if self._timer is not None:
-            self._timer.cancel()
-        due = None if self._full else self.core.next_timeout()
-        self._timer = None if due is None else self.loop.call_at(due, self.pump)
-
-    def _flush(self) -> bool:
-        """Send what is made. Returns whether all of it left, and more may be made."""
-        while self._outgoing:
-            data, address = self._outgoing[0]
-            sock = self._socket(address)
-            try:
-                self.datagrams_sent += sock.send(data, address)
-            except BlockingIOError:
-                assert isinstance(sock, UdpSocket)
-                self._full = sock
-                self.loop.add_writer(sock.sock, self._writable)
-                return False
-            self._outgoing.popleft()
-        return True
-
-    def _writable(self) -> None:
-        if self._full is not None:
-            self.loop.remove_writer(self._full.sock)
-            self._full = None
-        self.pump()
-
-    def pump_soon(self) -> None:
-        """``pump`` once the caller waits for something: what it gives until then goes together."""
-        if self._is_closed:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.loop.call_soon(self.pump)
-
-    def _socket(self, address: Address) -> UdpSocket | _Transported:
-        return self._sockets[0]
-
-    def _due(self, now: float) -> _Groups:
-        """The (datagram, address) pairs that are to be sent now, a group at a time."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._full is not None:
-            self.loop.remove_writer(self._full.sock)
-        for sock in self._sockets:
-            if isinstance(sock, UdpSocket):
-                self.loop.remove_reader(sock.sock)
-            sock.close()
-        self._sockets.clear()
 
 
 class Reply:
@@ -199,7 +59,7 @@ class Reply:
 Handler = Callable[[bytes, Reply], Awaitable[None]]
 
 
-class ServerEndpoint(_Endpoint):
+class ServerEndpoint(Endpoint):
     """A server's socket; ``handler`` is called in a task of its own for each prompt.
 
     A handler that raises ends its answer; the error goes to the loop's exception handler.
@@ -259,8 +119,8 @@ class ServerEndpoint(_Endpoint):
         if reply.stream.ended is None and not reply.stream.finished:
             reply.finish()
 
-    def _due(self, now: float) -> _Groups:
-        return cast(_Groups, self.core.departures(now))
+    def _due(self, now: float) -> Groups:
+        return cast(Groups, self.core.departures(now))
 
     def close(self) -> None:
         """Tell every client, end the handlers, close the socket."""
@@ -290,7 +150,7 @@ async def serve(
     return endpoint
 
 
-class ClientEndpoint(_Endpoint):
+class ClientEndpoint(Endpoint):
     """A client's sockets for one question; ``on_tokens`` is called for tokens as they come.
 
     It is called with an empty list where something else has changed. Where it raises, the answer
@@ -301,7 +161,7 @@ class ClientEndpoint(_Endpoint):
 
     def __init__(self, core: Attempts[Address], on_tokens: Callable[[list[Token]], None]) -> None:
         super().__init__(core)
-        self._ways: dict[Address, UdpSocket | _Transported] = {}
+        self._ways: dict[Address, UdpSocket | Transported] = {}
         self._on_tokens = on_tokens
         self._failure: BaseException | None = None
         self._done: asyncio.Future[None] = self.loop.create_future()
@@ -327,10 +187,10 @@ class ClientEndpoint(_Endpoint):
             self.core.failed(address, error.strerror or str(error), self.loop.time())
             self.pump_soon()
 
-    def _socket(self, address: Address) -> UdpSocket | _Transported:
+    def _socket(self, address: Address) -> UdpSocket | Transported:
         return self._ways[address]
 
-    def _due(self, now: float) -> _Groups:
+    def _due(self, now: float) -> Groups:
         yield self.core.datagrams(now)
 
     def _received(self, arrived: list[tuple[bytes, Address]]) -> None:

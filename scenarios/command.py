@@ -168,7 +168,7 @@ def options_of(plan: Plan) -> list[str]:
 def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[str, ...]) -> Plan:
     knobs = {name: getattr(options, name) for name in scenario.knobs()}
     schemes = _schemes(scenario, options)
-    source = "trace" if options.quick else options.source or scenario.source_of(knobs)
+    source = options.source or _usual_source(scenario, options, knobs)
     if source in MODEL_SPECS:
         if options.model is not None:
             locate(Path(options.model))
@@ -190,7 +190,7 @@ def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[s
         knobs,
         prompts,
         schemes,
-        1 if options.quick else options.runs,
+        options.runs or (1 if options.quick else scenario.runs),
         options.tokens or prompts.tokens or scenario.tokens,
         options.seed,
         source,
@@ -203,6 +203,13 @@ def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[s
         options.json,
         command_line,
     )
+
+
+def _usual_source(scenario: Scenario, options: argparse.Namespace, knobs: dict[str, float]) -> str:
+    """Where the tokens come from if nobody says: a quick run needs a word to load a model."""
+    if options.quick:
+        return "trace" if options.model is None else "model"
+    return scenario.source_of(knobs)
 
 
 def network_for(scenario: Scenario, knobs: dict[str, float]) -> NetworkProfile:
@@ -277,7 +284,7 @@ def arguments_parser(scenario: Scenario) -> argparse.ArgumentParser:
     add = parser.add_argument
     known = ", ".join([*eloquent_schemes.names(), *TRANSPORTS])
     add("--schemes", help=f"of {known} ({','.join(scenario.schemes)})")
-    add("--runs", type=positive, default=scenario.runs, help="runs of each scheme (%(default)s)")
+    add("--runs", type=positive, help=f"runs of each scheme ({scenario.runs})")
     add(
         "--tokens",
         type=positive,
@@ -325,7 +332,12 @@ def arguments_parser(scenario: Scenario) -> argparse.ArgumentParser:
         metavar="NAME=V1,V2",
         help="run every combination of these values; the same command goes on after Ctrl-C",
     )
-    add("--quick", action="store_true", help="one run of each scheme from the shipped trace")
+    add(
+        "--quick",
+        action="store_true",
+        help="one run of each scheme from the shipped trace, unless --runs, --source or --model "
+        "say otherwise",
+    )
     add("--json", action="store_true", help="print the summary as one JSON object")
     kinds = scenario.kinds()
     for knob, default in scenario.knobs().items():

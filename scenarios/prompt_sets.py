@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from terminal.arguments import did_you_mean
+from topologies import text_file
+from topologies.toml_lines import TomlError, TomlFile
 
 FOLDER = Path(__file__).parent / "prompts"
 #: Bytes of a prompt: Linux takes no single argument of a program beyond 128 KiB.
@@ -75,19 +76,17 @@ def load(spec: str) -> PromptSet:
 
 def _read(path: Path, name: str, spec: str) -> PromptSet:
     try:
-        raw = path.read_bytes()
-        text = raw.decode()
-    except OSError as error:
-        raise PromptError(f"cannot read prompts {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise PromptError(f"prompts {path} are not text in UTF-8") from None
-    if path.suffix == ".txt":
-        data: dict[str, Any] = {"prompts": [line for line in text.splitlines() if line.strip()]}
-    else:
-        try:
-            data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise PromptError(f"prompts {path}: {error}") from None
+        if path.suffix == ".txt":
+            raw = text_file.read(path)
+            found = text_file.lines(text_file.decode(raw))
+            data: dict[str, Any] = {"prompts": [line for line in found if line.strip()]}
+        else:
+            file = TomlFile(path)
+            raw, data = file.raw, file.data
+    except text_file.TextFileError as error:
+        raise PromptError(f"cannot read prompts {path}: {error}") from None
+    except TomlError as error:
+        raise PromptError(f"prompts: {error}") from None
     digest = hashlib.sha256(raw).hexdigest()
     return PromptSet(name, **_checked(data, path), sha256=digest, spec=spec)
 

@@ -97,8 +97,9 @@ def run(main: Callable[..., int | None], *arguments: Any) -> NoReturn:
                 stream.flush()
             except OutputLost:
                 pass  # it is known now
-    lost = [stream.loss for stream in streams if isinstance(stream, _Stream) and stream.loss]
-    sys.exit(lost[0].code if lost else status)
+    # Lost standard error is told by OutputLost, unless whoever lost it has reasons to go on.
+    lost = streams[0].loss if isinstance(streams[0], _Stream) else None
+    sys.exit(status if lost is None else lost.code)
 
 
 def _prepare(name: str) -> Any:

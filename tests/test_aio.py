@@ -6,6 +6,7 @@ import asyncio
 import gc
 import random
 import socket
+import sys
 from collections.abc import Generator, Iterable
 from typing import Any
 
@@ -215,3 +216,215 @@ def test_closing_a_client_wakes_who_waits_for_it() -> None:
         await endpoint.wait_closed()
 
     asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_a_callback_that_raises_ends_its_stream_with_one_error() -> None:
+    """Not with one for every datagram; and what it had not shown is not passed over."""
+    ended: list[str | None] = []
+    calls: list[int] = []
+    stray: list[dict[str, Any]] = []
+
+    async def endless(prompt: bytes, reply: aio.Reply) -> None:
+        while not reply.cancelled:
+            await reply.send(b"more ")
+            await asyncio.sleep(0.001)
+        ended.append(reply.stream.ended)
+
+    def show(tokens: list[Any]) -> None:
+        calls.append(len(tokens))
+        if len(calls) == 5:
+            raise RuntimeError("the screen broke")
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: stray.append(context))
+        server = await aio.serve(endless, HOST, 0)
+        endpoint = await aio.connect(b"talk", HOST, port_of(server), show)
+        for _ in range(2):  # whoever asks
+            with pytest.raises(RuntimeError, match="the screen broke"):
+                await endpoint.wait_closed()
+        assert endpoint.client.error == "cancelled"
+        endpoint.close()
+        while not ended:
+            await asyncio.sleep(0.01)
+        server.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+    gc.collect()
+    assert len(calls) == 5
+    assert ended == ["cancelled"]
+    assert stray == []
+
+
+def test_a_callback_that_raises_is_told_also_if_nobody_awaits() -> None:
+    stray: list[dict[str, Any]] = []
+
+    def show(tokens: list[Any]) -> None:
+        raise RuntimeError("the screen broke")
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: stray.append(context))
+        server = await aio.serve(count, HOST, 0)
+        endpoint = await aio.connect(b"3", HOST, port_of(server), show)
+        while not endpoint.core.closed:
+            await asyncio.sleep(0.01)
+        endpoint.close()
+        del endpoint
+        gc.collect()
+        await asyncio.sleep(0)
+        server.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+    assert [str(context["exception"]) for context in stray] == ["the screen broke"]
+
+
+@pytest.mark.parametrize("when", ["before a token", "after a token", "no coroutine"])
+def test_a_handler_that_raises_is_one_error_at_once(when: str) -> None:
+    told: list[dict[str, Any]] = []
+
+    async def broken(prompt: bytes, reply: aio.Reply) -> None:
+        if when == "after a token":
+            await reply.send(b"so far ")
+        raise RuntimeError("the model broke")
+
+    def none(prompt: bytes, reply: aio.Reply) -> None:
+        raise RuntimeError("the model broke")
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        handler: Any = none if when == "no coroutine" else broken
+        server = await aio.serve(handler, HOST, 0)
+        with pytest.raises(aio.AnswerLost, match="busy"):
+            async for _ in aio.ask(b"?", HOST, port_of(server)):
+                pass
+        assert [str(context["exception"]) for context in told] == ["the model broke"]
+        server.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+    gc.collect()
+    assert len(told) == 1
+
+
+def test_an_answer_that_is_whole_arrives_though_its_handler_then_fails() -> None:
+    async def careless(prompt: bytes, reply: aio.Reply) -> None:
+        await reply.send(b"whole")
+        reply.finish()
+        raise RuntimeError("while tidying up")
+
+    async def scenario() -> list[bytes]:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        server = await aio.serve(careless, HOST, 0)
+        tokens = [token.data async for token in aio.ask(b"?", HOST, port_of(server))]
+        server.close()
+        return tokens
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 10)) == [b"whole"]
+
+
+def test_a_handler_that_ignores_that_its_reader_has_gone_does_not_take_the_loop() -> None:
+    async def deaf(prompt: bytes, reply: aio.Reply) -> None:
+        while True:  # until it is cancelled: it waits for nothing but `send`
+            await reply.send(b"x" * 1000)
+
+    async def scenario() -> None:
+        server = await aio.serve(deaf, HOST, 0)
+        answer = aio.ask(b"?", HOST, port_of(server))
+        await anext(answer)
+        await answer.aclose()
+        while server.core.streams:
+            await asyncio.sleep(0.01)
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        server.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_a_handler_that_survives_its_cancellation_does_no_harm() -> None:
+    left = asyncio.Event()
+
+    async def stubborn(prompt: bytes, reply: aio.Reply) -> None:
+        await reply.send(b"first")
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            await reply.send(b"last words")
+            reply.finish()
+            left.set()
+
+    async def scenario() -> None:
+        server = await aio.serve(stubborn, HOST, 0)
+        answer = aio.ask(b"?", HOST, port_of(server))
+        await anext(answer)
+        server.close()
+        with pytest.raises(aio.AnswerLost, match="busy"):
+            await anext(answer)
+        await left.wait()
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+ABANDONED = """
+import asyncio
+from eloquent import aio
+
+async def main():
+    async for token in aio.ask(b"?", "127.0.0.1", PORT):
+        break
+
+asyncio.run(main())
+"""
+
+
+def test_an_iterator_that_is_abandoned_at_the_end_of_a_program_cancels_in_silence() -> None:
+    """Nothing is printed, and the server hears of it, though the loop ends right away."""
+    ended: list[str | None] = []
+
+    async def endless(prompt: bytes, reply: aio.Reply) -> None:
+        while not reply.cancelled:
+            await reply.send(b"more ")
+            await asyncio.sleep(0.01)
+        ended.append(reply.stream.ended)
+
+    async def scenario() -> bytes:
+        server = await aio.serve(endless, HOST, 0)
+        program = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", ABANDONED.replace("PORT", str(port_of(server)))),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await program.communicate()
+        while not ended:
+            await asyncio.sleep(0.01)
+        server.close()
+        return output
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 30)) == b""
+    assert ended == ["cancelled"]
+
+
+def test_a_task_that_is_cancelled_while_it_reads_cancels_the_answer() -> None:
+    ended: list[str | None] = []
+
+    async def endless(prompt: bytes, reply: aio.Reply) -> None:
+        while not reply.cancelled:
+            await reply.send(b"more ")
+            await asyncio.sleep(0.01)
+        ended.append(reply.stream.ended)
+
+    async def scenario() -> None:
+        server = await aio.serve(endless, HOST, 0)
+        got = asyncio.Event()
+
+        async def read() -> None:
+            async for _ in aio.ask(b"?", HOST, port_of(server)):
+                got.set()
+
+        task = asyncio.create_task(read())
+        await got.wait()
+        task.cancel()
+        while not ended:
+            await asyncio.sleep(0.01)
+        server.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+    assert ended == ["cancelled"]

@@ -42,7 +42,7 @@ def answer() -> list:
 
 def tcp_answer() -> list:
     head = Ether() / IP(src=SERVER, dst=CLIENT)
-    sends = [(1.0, 1, records.encode(b"a")), (2.0, 6, records.encode(b"b"))]
+    sends = [(3.0, 1, records.encode(b"a")), (4.0, 6, records.encode(b"b"))]
     return [
         at(t, head / TCP(sport=4433, dport=6000, seq=seq, flags="PA") / b) for t, seq, b in sends
     ]
@@ -97,7 +97,8 @@ def test_mistakes_are_one_line_each(capture, tmp_path, capsys):
         UDP(sport=53, dport=9) / b"dns",
         TCP(sport=80, dport=9, flags="PA") / b"HTTP/1.1 200",
     )
-    wrpcap(str(web), [head / dns, head / http, head / http])
+    more = TCP(sport=80, dport=9, seq=12, flags="PA") / b"\r\n"
+    wrpcap(str(web), [head / dns, head / http, head / more])
     text = tmp_path / "notes.txt"
     text.write_text("just some notes")
     empty = tmp_path / "empty.pcap"

@@ -91,7 +91,9 @@ def test_tcp_alone_and_udp_alone(tmp_path, capsys):
 
 def test_udp_that_is_neither_eloquent_nor_quic(capture, capsys):
     # What began before the capture, or is OpenVPN, has the fixed bit at most.
-    vpn = [at(i, UDP(sport=7000, dport=443) / Raw(b"\x48" + bytes(60)), False) for i in range(12)]
+    vpn = [
+        at(20 + i, UDP(sport=7000, dport=443) / Raw(b"\x48" + bytes(60)), False) for i in range(12)
+    ]
     path = capture.parent / "vpn.pcap"
     wrpcap(str(path), [*rdpcap(str(capture))[:7], *vpn])
     assert main([str(path)]) == 0

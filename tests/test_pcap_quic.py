@@ -35,7 +35,7 @@ def datagram(time, content, to_server=True, client=5000, server=443):
 
 
 def flows(path, packets, theta=0.2):
-    wrpcap(str(path), packets)
+    wrpcap(str(path), sorted(packets, key=lambda packet: packet.time))
     return {
         (row["client"], row["to"]): row for row in quic_flows(read(path), theta).to_dict("records")
     }

@@ -15,7 +15,7 @@ from scapy.utils import wrpcap
 
 from analysis.delivery import deliveries
 from analysis.pcap.packet_table import read
-from analysis.pcap.token_streams import read_tokens, token_flows
+from analysis.pcap.token_streams import eloquent_connections, read_tokens, token_flows
 from eloquent import records, wire
 
 MAC = "02:00:00:00:00:01"  # given, or scapy asks the network for it
@@ -137,6 +137,23 @@ def test_zeros_are_no_records_of_nothing(tmp_path):
     tcp = TCP(sport=80, dport=6000, seq=1, flags="PA") / Raw(bytes(1000))
     wrpcap(str(tmp_path / "a.pcap"), [Ether(src=MAC, dst=MAC) / IP() / tcp])
     assert token_flows(read(tmp_path / "a.pcap")).empty
+
+
+def test_random_datagrams_that_begin_like_eloquent(tmp_path):
+    # Version, kind and size fit; what cannot fit by chance is the checksum of 32 bits.
+    rng = random.Random(3)
+    packets = []
+    for i in range(300):
+        head = bytes(
+            [wire.VERSION, rng.choice(list(wire.Kind)) | rng.choice((0, wire.FROM_SERVER))]
+        )
+        content = head + rng.randbytes(rng.randint(20, 200))
+        udp = UDP(sport=443, dport=50_000 + i % 7) / Raw(content)
+        packets.append(Ether(src=MAC, dst=MAC) / IP(src="10.0.0.2", dst="10.0.0.1") / udp)
+    wrpcap(str(tmp_path / "a.pcap"), packets)
+    capture = read(tmp_path / "a.pcap")
+    assert token_flows(capture).empty and not len(eloquent_connections(capture))
+    assert deliveries(tmp_path / "a.pcap").streams.empty
 
 
 def test_eloquent_is_found_in_a_capture_that_starts_with_the_server(tmp_path):

@@ -20,7 +20,7 @@ MALFORMED = [
 ]
 #: | `module.NAME` | value unit | why |
 CONSTANTS = re.findall(r"^\| `(\w+)\.(\w+)` \| ([^ |]+)[^|]*\|", DOCUMENT, re.MULTILINE)
-MODULES = ("wire", "rtt", "path", "sender", "window", "receiver", "client", "server")
+MODULES = ("wire", "rtt", "path", "sender", "window", "receiver", "client", "attempts", "server")
 #: Sizes that follow from the layout, which has a table of its own.
 LAYOUT = {
     "wire.HEADER_SIZE",

@@ -14,7 +14,9 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 from scapy.utils import wrpcap
 
+from analysis.__main__ import main as streams_of_captures
 from analysis.delivery import deliveries
+from analysis.pcap.command import main as flows_of_captures
 from analysis.pcap.packet_table import read
 from analysis.pcap.token_streams import read_tokens, token_flows
 from eloquent import records
@@ -166,3 +168,20 @@ def test_ours_and_how_sure_it_is(tmp_path, port):
 def test_an_answer_of_nothing(tmp_path):
     end = (DOWN, records.encode_end(0, 3))
     assert found(capture(tmp_path / "a.pcap", 8000, [PROMPT, end])) == [("certain", 0, True)]
+
+
+@pytest.mark.parametrize("command", [streams_of_captures, flows_of_captures])
+def test_the_commands_say_what_is_not_sure(tmp_path, capsys, command):
+    path = str(capture(tmp_path / "a.pcap", 8000, [PROMPT, *ANSWER, END]))
+    assert command([path]) == 0
+    out = capsys.readouterr().out
+    assert "tcp?" not in out and "proves it" not in out
+    path = str(capture(tmp_path / "a.pcap", 8000, [PROMPT, *ANSWER]))
+    assert command([path]) == 0
+    out = capsys.readouterr().out
+    assert "tcp?" in out and "proves it" in " ".join(out.split())
+    assert command(["--json", path]) == 0
+    assert '"sure": "likely"' in capsys.readouterr().out
+    smb = str(capture(tmp_path / "a.pcap", *FOREIGN["SMB2"]))
+    assert command([smb]) == (2 if command is streams_of_captures else 0)
+    assert "Token streams" not in capsys.readouterr().out

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.sources import Finish, SourceError, open_source
+from apps.sources import Finish, SourceError, cut, open_source
 from apps.trace import DEFAULT_TRACE, FORMAT, TraceError, TraceSource, TraceWriter, main, record
+from eloquent.wire import MAX_TOKEN
+from scenarios.simulator import simulate
+from topologies.profile import Direction, LinkProfile, NetworkProfile
 
 HEADER = json.dumps({"format": FORMAT, "model": "m", "prompt": "p", "recorded": "by hand"})
 END = '{"end": "stop", "count": 1}'
@@ -71,6 +74,7 @@ BROKEN = {
     "no hex": ((HEADER, '[1, "6g"]', END), 2, "hex"),
     "half a byte": ((HEADER, '[1, "616"]', END), 2, "hex"),
     "spaces in the hex": ((HEADER, '[1, "61 62"]', END), 2, "hex"),
+    "a token beyond the protocol's": ((HEADER, f'[1, "{"61" * 1025}"]', END), 2, "1025 bytes"),
     "an empty token": ((HEADER, '[1, ""]', END), 2, "hex"),
     "three values": ((HEADER, '[1, "61", 2]', END), 2, "[seconds"),
     "a number": ((HEADER, "7", END), 2, "[seconds"),
@@ -93,6 +97,22 @@ def test_broken_trace_names_file_and_line(
     assert f"{path}, line {number}: " in message
     assert problem in message
     assert "\n" not in message
+
+
+def test_the_longest_token_is_read_and_simulated(tmp_path: Path) -> None:
+    longest = b"x" * MAX_TOKEN
+    path = _write(tmp_path, HEADER, f'[0, "{longest.hex()}"]', END)
+    tokens = TraceSource(path).tokens
+    assert tokens == ((0.0, longest),)
+    cable = LinkProfile("cable", Direction(), Direction(), "test")
+    assert simulate("eloquent", tokens, NetworkProfile(cable, cable), 1).n_bytes == [1024]
+
+
+def test_pieces_of_a_long_token_are_those_of_the_protocol() -> None:
+    data = bytes(range(256)) * 9
+    assert [len(piece) for piece in cut(data)] == [1024, 1024, 256]
+    assert b"".join(cut(data)) == data
+    assert list(cut(b"")) == []
 
 
 def test_unreadable_trace_is_one_line(tmp_path: Path) -> None:
@@ -153,7 +173,8 @@ def test_recording_a_replay_gives_the_same_trace(tmp_path: Path) -> None:
 def test_writer_refuses_what_the_reader_would_refuse(tmp_path: Path) -> None:
     with TraceWriter(tmp_path / "t", model="m", prompt="p", recorded="r") as writer:
         writer.token(1.0, b"a")
-        for seconds, data in ((0.5, b"b"), (2.0, b""), (float("nan"), b"b"), (float("inf"), b"b")):
+        refused = [(0.5, b"b"), (2.0, b""), (2.0, bytes(1025))]
+        for seconds, data in (*refused, (float("nan"), b"b"), (float("inf"), b"b")):
             with pytest.raises(ValueError, match=r"of a trace|goes back"):
                 writer.token(seconds, data)
     with pytest.raises(TraceError, match="end line is missing"):

@@ -28,11 +28,13 @@ MOST_BYTES = 1 << 30
 def read(path: Path) -> bytes:
     """The bytes of a file. Raises TextFileError."""
     try:
+        raw = bytearray()
         with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-            if len(raw) > MOST_BYTES:
-                raise TextFileError(f"it is larger than {MOST_BYTES / 1e9:.1f} GB")
-            return raw
+            while piece := file.read(1 << 20):
+                raw += piece
+                if len(raw) > MOST_BYTES:
+                    raise TextFileError(f"it is larger than {MOST_BYTES / 1e9:.1f} GB")
+        return bytes(raw)
     except OSError as error:
         raise TextFileError(error.strerror or str(error)) from None
     except TextFileError:

@@ -45,6 +45,12 @@ def directions(capture: Capture, rows: Numbers, theta: float = THETA) -> pd.Data
     flows, code, count = np.unique(flow, return_inverse=True, return_counts=True)
     begin = np.cumsum(count) - count
     sizes = size[np.lexsort((size, code))]
+    time = packets["time"].to_numpy()[rows][np.argsort(code, kind="stable")]
+    gaps = np.full((len(flows), len(GAPS)), math.nan)
+    most = np.argsort(-count, kind="stable")[:MOST_MEASURED]
+    for which in most[count[most] >= LEAST_UNITS].tolist():
+        measured = metrics(time[begin[which] : begin[which] + count[which]], theta=theta)
+        gaps[which] = [measured[name] for name in GAPS]
     table = pd.DataFrame(
         {
             "flow": flows,
@@ -53,13 +59,9 @@ def directions(capture: Capture, rows: Numbers, theta: float = THETA) -> pd.Data
             "bytes": np.bincount(code, weights=size, minlength=len(flows)).astype(np.int64),
             "size_p50": (sizes[begin + (count - 1) // 2] + sizes[begin + count // 2]) / 2,
             "size_max": sizes[begin + count - 1],
-            **dict.fromkeys(GAPS, math.nan),
+            **dict(zip(GAPS, gaps.T, strict=True)),
         }
     )
-    time = packets["time"].to_numpy()[rows][np.argsort(code, kind="stable")]
-    most = np.argsort(-count, kind="stable")[:MOST_MEASURED]
-    for which in most[count[most] >= LEAST_UNITS].tolist():
-        measured = metrics(time[begin[which] : begin[which] + count[which]], theta=theta)
-        table.loc[which, list(GAPS)] = [measured[name] for name in GAPS]
-    table = table.join(ends(capture.connections), on=table["flow"] // 2)
+    names = ends(capture.connections.loc[np.unique(flows // 2)])
+    table = table.join(names, on=table["flow"] // 2)
     return table.sort_values("datagrams", ascending=False, kind="stable", ignore_index=True)

@@ -141,9 +141,12 @@ def ends(connections: pd.DataFrame) -> pd.DataFrame:
         {
             name: [
                 f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
-                for host, number in zip(connections[name], connections[port], strict=True)
+                for host, number in zip(
+                    connections[name].tolist(), connections[port].tolist(), strict=True
+                )
             ]
             for name, port in (("client", "cport"), ("server", "sport"))
         },
         dtype="object",
+        index=connections.index,
     )

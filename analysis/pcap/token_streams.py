@@ -73,8 +73,8 @@ def token_flows(capture: Capture, theta: float = THETA) -> pd.DataFrame:
 
 def read_tokens(capture: Capture) -> tuple[Deliveries, list[tuple[int, int]]]:
     """The answers, as `deliveries` gives them, and (packets, repeated tokens) of each."""
-    texts = ends(capture.connections)
     found = _eloquent(capture) + _records(capture)
+    texts = ends(capture.connections.loc[sorted({answer.connection for answer in found})])
     found.sort(key=lambda answer: answer.row)
     streams, tokens = [], []
     for place, answer in enumerate(found):
@@ -186,11 +186,15 @@ def _candidates(capture: Capture) -> tuple[Numbers, Bytes]:
         & (length <= wire.MAX_DATAGRAM)
         & (captured == length)
     )
-    head = gather(capture.bytes.array, packets["payload"].to_numpy()[rows], wire.HEADER_SIZE)
-    capture.bytes.release()
+    array, payload = capture.bytes.array, packets["payload"].to_numpy()
     kinds = [int(kind) for kind in wire.Kind]
-    like = (head[:, 0] == wire.VERSION) & np.isin(head[:, 1] & ~np.uint8(wire.FROM_SERVER), kinds)
-    return rows[like], head[like]
+    start = gather(array, payload[rows], 2)
+    like = start[:, 0] == wire.VERSION
+    like &= np.isin(start[:, 1] & ~np.uint8(wire.FROM_SERVER), kinds)
+    rows = rows[like]
+    head = gather(array, payload[rows], wire.HEADER_SIZE)
+    capture.bytes.release()
+    return rows, head
 
 
 def _tokens(content: bytes) -> tuple[int, list[int], int] | None:

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from apps.sources import SourceError
 from apps.timing.shapes import SHAPES, Parameter, Shape
+from topologies import text_file
 
 FOLDER = Path(__file__).parents[1] / "data" / "timing"
 _SPEC = re.compile(r"(?P<name>.*?)(?P<settings>(?::[^:=]*=[^:]*)*)", re.DOTALL)
@@ -142,12 +143,10 @@ class _File:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            raw = path.read_bytes()
-            self._text = raw.decode("utf-8")
-        except OSError as error:
-            raise TimingError(f"cannot read timing profile {path}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise TimingError(f"timing profile {path} is not a text file in UTF-8") from None
+            raw = text_file.read(path)
+            self._text = text_file.decode(raw)
+        except text_file.TextFileError as error:
+            raise TimingError(f"cannot read timing profile {path}: {error}") from None
         self.sha256 = hashlib.sha256(raw).hexdigest()
         try:
             data = tomllib.loads(self._text)
@@ -155,6 +154,8 @@ class _File:
             match = _AT_LINE.fullmatch(str(error))
             problem, number = (match[1], match[2]) if match else (str(error), None)
             self._fail(int(number or self._text.count("\n") + 1), f"not TOML: {problem}")
+        except (RecursionError, ValueError) as error:  # brackets, or digits, by the thousand
+            self._fail(1, f"not TOML: {error}")
         for key in data:
             if key not in ("title", "kind", "source", "parameters"):
                 self._fail(
