@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import json
@@ -17,12 +16,14 @@ import pandas as pd
 
 from analysis.capture_reader import CaptureError, CaptureNote, CaptureWarning, Counts
 from analysis.delivery import deliveries
-from analysis.results import ResultsError, ResultsWarning, load
+from analysis.results import ResultsError, ResultsWarning, load, unfinished
 from analysis.stalls import THETA, StallError, metrics
 from analysis.summary import SummaryError, to_json
 from analysis.tables import stream_table, summary_table
 from terminal import message, program
+from terminal.arguments import Parser, did_you_mean
 from terminal.console import standard_output
+from topologies.quantities import TIME
 
 _MEASURES = ("duration", "stall_ratio", "gap_share", "gap_p50", "gap_p95", "gap_p99", "ttft")
 
@@ -58,20 +59,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module = importlib.import_module(COMMANDS[words[0]][0])
         return int(module.main(words[1:]))
     told = "".join(f"\n  {name:8} {text}" for name, (_, text) in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m analysis",
         description="Print how long the reader of each answer in a capture (pcap, pcapng, also "
         "gzipped; Eloquent over UDP or token records over TCP) had to wait for tokens; or print "
         "the summary table of a results folder again. Capture on the client: a capture from the "
         "server shows when tokens were sent.",
         epilog=_EXAMPLES.format(commands=told),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("path", nargs="+", type=Path, help="capture file or results folder")
     parser.add_argument(
         "--theta",
-        type=_seconds,
-        help=f"gap in seconds beyond which the reader waits (default {THETA}; captures only)",
+        type=TIME.option(THETA),
+        metavar="TIME",
+        help="gap beyond which the reader waits, as 200ms or 0.2 "
+        f"(default {TIME.show(THETA)}; captures only)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, not a table")
     options = parser.parse_args(words)
@@ -81,6 +83,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     summaries: list[pd.DataFrame] = []
     for path in options.path:
+        if not path.exists() and (meant := did_you_mean(str(path), COMMANDS)):
+            message.error(f"no file or command {str(path)!r}{meant}")
+            status = 2
+            continue
         try:
             with _warnings_to_stderr() as damaged:
                 if path.is_dir():
@@ -94,6 +100,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     summary.attrs["baseline"] = str(results.manifest.get("baseline") or "tcp")
                     if summary.empty:
                         raise ResultsError(f"{path} holds no finished run")
+                    try:
+                        summary_table(summary, summary.attrs["baseline"])
+                    except SummaryError as error:
+                        raise ResultsError(f"{path / 'summary.csv'}: {error}") from None
+                    if (short := unfinished(results)) is not None:
+                        message.note(f"note: {path}: {short}")
                     summaries.append(summary)
                 else:
                     rows += _streams(path, theta)
@@ -177,16 +189,6 @@ def _warnings_to_stderr() -> Iterator[list[str]]:
                     continue
                 said.append(str(warning.message))
                 message.warning(warning.message)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds >= 0")
-    return value
 
 
 def _known(value: float) -> float | None:

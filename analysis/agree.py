@@ -8,7 +8,6 @@ by side without a verdict: the one is a model of the other.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -22,6 +21,7 @@ import pandas as pd
 from analysis.results import Results, ResultsError, load
 from analysis.summary import estimate, json_rows
 from terminal import message, program
+from terminal.arguments import Parser
 from terminal.console import standard_output
 from terminal.table import Table
 
@@ -40,11 +40,10 @@ exit status: 0 all agree, 1 some differ, 2 nothing to compare
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m analysis agree",
         description="Hold the results of several engines against each other, seed by seed.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", nargs="+", type=Path, help="results folder")
     parser.add_argument("--json", action="store_true", help="print one JSON object, not a table")

@@ -7,7 +7,6 @@ compared with each other (a paired interval by Student's t); without common seed
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import warnings
@@ -22,10 +21,11 @@ from rich.console import Console
 from scipy.special import stdtrit
 
 from analysis.report.measures import measure, measured_columns, number, scaled
-from analysis.results import Results, ResultsError, ResultsWarning, load
+from analysis.results import Results, ResultsError, ResultsWarning, load, unfinished
 from analysis.summary import CONFIDENCE, SummaryError, estimate
 from analysis.tables import NONE
 from terminal import message, program
+from terminal.arguments import Parser
 from terminal.console import standard_output
 from terminal.table import Table
 
@@ -145,12 +145,11 @@ def compare(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m analysis compare",
         description="Compare two results folders: the means of every scheme in both, and their "
         "difference with a 95% interval. Runs of the same seed are compared with each other.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("a", type=Path, metavar="A", help="results folder")
     parser.add_argument("b", type=Path, metavar="B", help="results folder")
@@ -171,6 +170,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             a, b = _load(options.a), _load(options.b)
         for warning in caught:
             message.warning(warning.message)
+        for path, results in ((options.a, a), (options.b, b)):
+            if (short := unfinished(results)) is not None:
+                message.note(f"note: {path}: {short}")
+            if results.summary.empty:
+                raise CompareError(f"{path} holds no finished run")
         metrics = _metrics(a.summary, b.summary, options.metric)
         found = compare(a.summary, b.summary, metrics)
     except (CompareError, ResultsError, SummaryError) as error:

@@ -120,6 +120,7 @@ def gaps(tokens: pd.DataFrame, theta: float = THETA) -> Figure:
     axes.xaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:g}"))
     axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+    axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
     axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda y, _: f"{100 * y:g}%"))
     axes.grid(which="major", color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)

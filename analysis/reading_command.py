@@ -27,11 +27,12 @@ from analysis.qoe import (
     readings,
 )
 from analysis.reader import READING_SPEED, SPOKEN_SPEED, ReaderError
-from analysis.results import ResultsError, ResultsWarning, load
+from analysis.results import ResultsError, ResultsWarning, load, unfinished
 from analysis.stalls import THETA
 from analysis.summary import Estimate, estimate
 from analysis.tables import NONE
 from terminal import message, program
+from terminal.arguments import Parser
 from terminal.console import standard_output
 from terminal.table import Table
 
@@ -74,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 status = max(status, 1)
             if results.tokens.empty:
                 raise ResultsError(f"{path} holds no tokens: no run was finished")
+            if (short := unfinished(results)) is not None:
+                message.note(f"note: {path}: {short}")
             rows = readings(results, displays, options.buffer, rater, options.theta)
         except (ReaderError, ResultsError) as error:
             message.error(error)
@@ -155,13 +158,12 @@ def _json(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m analysis.reading_command",
         description="How much does it help to show tokens at the speed of reading instead of at "
         "once? Shows every run of results folders again, both ways, and prints what the reader "
         "waited and how it felt, per scheme.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", nargs="+", type=Path, help="results folder")
     parser.add_argument(

@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 
 from analysis.capture_reader import PACKET_COLUMNS
 from analysis.summary import SUMMARY_COLUMNS
+from analysis.summary_file import SummaryFileError, read_summary
 
 TOKEN_COLUMNS = [
     *("scenario", "scheme", "run", "index", "n_bytes"),
@@ -96,14 +97,14 @@ class ResultsFolder:
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Write manifest.json, replacing an earlier one."""
         text = json.dumps(manifest, indent=2, ensure_ascii=False, default=str)
-        _write(self.path / "manifest.json", text.encode() + b"\n")
+        write_whole(self.path / "manifest.json", text.encode() + b"\n")
 
     def write_figure(self, name: str, figure: Figure) -> Path:
         """Write a picture as NAME.png and return its path."""
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png")
         path = self.path / f"{name}.png"
-        _write(path, buffer.getvalue())
+        write_whole(path, buffer.getvalue())
         return path
 
     def consolidate(self) -> None:
@@ -115,7 +116,7 @@ class ResultsFolder:
         for name in _TABLES:
             table, used = _merged(self.path, name)
             if used:
-                _write(self.path / f"{name}.parquet", _parquet(table))
+                write_whole(self.path / f"{name}.parquet", _parquet(table))
                 for part in used:
                     part.unlink()
         with contextlib.suppress(OSError):  # missing, or a broken part is still in it
@@ -127,7 +128,7 @@ class ResultsFolder:
             raise ResultsError(f"the {name} of {part} lack the column {missing[0]}")
         with _writing(self.path):
             (self.path / "parts").mkdir(exist_ok=True)
-        _write(self.path / "parts" / f"{name}-{part}.parquet", _parquet(table[_TABLES[name]]))
+        write_whole(self.path / "parts" / f"{name}-{part}.parquet", _parquet(table[_TABLES[name]]))
 
 
 class Results(NamedTuple):
@@ -162,6 +163,16 @@ def load(path: str | PathLike[str]) -> Results:
     )
 
 
+def unfinished(results: Results) -> str | None:
+    """How many of the planned runs there are, in words; None if that is all, or not known."""
+    runs, schemes = results.manifest.get("runs"), results.manifest.get("schemes")
+    if isinstance(runs, int) and isinstance(schemes, list):
+        planned = runs * len(schemes)
+        if len(results.summary) < planned:
+            return f"{len(results.summary)} of {planned} planned runs were finished"
+    return None
+
+
 def _manifest(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
@@ -174,16 +185,22 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _summary(path: Path) -> pd.DataFrame:
-    text = path.read_text() if path.exists() else ""
-    if text and not text.endswith("\n"):
+    try:
+        raw = path.read_bytes() if path.exists() else b""
+        text = raw.decode("utf-16" if raw.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8")
+    except UnicodeDecodeError:
+        raise ResultsError(f"{path} is not text in UTF-8: save it again as CSV, UTF-8") from None
+    except OSError as error:
+        raise ResultsError(f"cannot read {path}: {error.strerror}") from None
+    if text and not text.endswith(("\n", "\r")):
         _warn(f"{path} breaks off: its last row was left out")
         text = text[: text.rfind("\n") + 1]
     if not text:
         return pd.DataFrame(columns=SUMMARY_COLUMNS)
     try:
-        return pd.read_csv(io.StringIO(text))
-    except pd.errors.ParserError as error:
-        raise ResultsError(f"{path} is no table: {str(error).strip()}") from error
+        return read_summary(text, path)
+    except SummaryFileError as error:
+        raise ResultsError(str(error)) from None
 
 
 def _merged(folder: Path, name: str) -> tuple[pd.DataFrame, list[Path]]:
@@ -222,8 +239,11 @@ def _parquet(table: pd.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write a file as a whole: under another name first, then renamed once it is on disk."""
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file as a whole: under another name first, then renamed once it is on disk.
+
+    Raises ResultsError; then there is what was there before.
+    """
     unfinished = path.with_name(f".{path.name}.unfinished")
     with _writing(path):
         try:

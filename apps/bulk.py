@@ -21,6 +21,7 @@ import time
 from dataclasses import dataclass, field
 
 from terminal import message, program
+from terminal.arguments import Parser
 
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
 _TCP_INFO = getattr(socket, "TCP_INFO", 11)
@@ -171,18 +172,38 @@ def say(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
 
+_EXAMPLES = """examples:
+  python -m apps.bulk send --host 127.0.0.1 --port 5201
+  python -m apps.bulk receive 127.0.0.1 --port 5201
+"""
+
+
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m apps.bulk", description="Bulk TCP flows: one sender, any number of sinks."
+    parser = Parser(
+        prog="python -m apps.bulk",
+        description="Bulk TCP flows: one sender, any number of sinks.",
+        epilog=_EXAMPLES,
     )
     roles = parser.add_subparsers(dest="role", required=True)
-    send = roles.add_parser("send", help="send to every sink without end")
+    send = roles.add_parser(
+        "send",
+        help="send to every sink without end",
+        description="Send to every sink that connects; standard input says start and stop.",
+        epilog=_EXAMPLES,
+    )
     send.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    send.add_argument("--congestion-control", default="cubic", help="(%(default)s)")
-    sink = roles.add_parser("receive", help="read what comes, and count it")
+    send.add_argument("--congestion-control", default="cubic", help="of kernel TCP (%(default)s)")
+    sink = roles.add_parser(
+        "receive",
+        help="read what comes, and count it",
+        description="Read from a sender until it ends, and print how many bytes came.",
+        epilog=_EXAMPLES,
+    )
     sink.add_argument("host", help="the sender's address")
     for role in (send, sink):
-        role.add_argument("--port", type=int, default=5201, help="(%(default)s, as iperf3)")
+        role.add_argument(
+            "--port", type=int, default=5201, help="TCP port (%(default)s, as iperf3)"
+        )
     return parser
 
 

@@ -17,7 +17,6 @@ process was too slow; such a capture is incomplete.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -34,6 +33,7 @@ from scapy.arch.linux import L2ListenSocket
 
 from apps.pcapng import INBOUND, OUTBOUND, SNAP_LENGTH, PcapngWriter
 from terminal import message, program
+from terminal.arguments import Parser
 
 # It warns that it knows no Ethernet when its layers are not loaded; frames stay bytes here.
 logging.getLogger("scapy").setLevel(logging.ERROR)
@@ -236,9 +236,19 @@ class CommandLoop:
         return capture.stop()
 
 
+_EXAMPLES = """examples:
+  (echo start my.pcapng; sleep 10; echo stop) | python -m apps.capture --interface eth0
+"""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m apps.capture", description=__doc__)
+    parser = Parser(
+        prog="python -m apps.capture",
+        description="Capture what one interface sends and receives, as commands on standard input "
+        "say: start FILE, stop, quit. The answers are JSON lines. Needs root.",
+        epilog=_EXAMPLES,
+    )
     parser.add_argument("--interface", required=True, help="Ethernet interface to capture")
     parser.add_argument(
         "--nice",

@@ -17,7 +17,6 @@ import contextlib
 import errno
 import hashlib
 import json
-import math
 import os
 import select
 import signal
@@ -34,6 +33,8 @@ from eloquent.aio import ClientEndpoint, connect
 from eloquent.window import MAX_PROMPT
 from eloquent.wire import Reason
 from terminal import message, program
+from terminal.arguments import Parser
+from topologies.quantities import TIME
 
 #: Late copies are still read for this long (s), so that they are counted.
 DRAIN = 0.1
@@ -250,25 +251,18 @@ def _end_at_signals() -> list[int]:
     return came
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time in s above 0, for example 60")
-    return seconds
-
-
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m apps.client",
         description="Ask a token server one prompt and show the answer as it comes.",
-        epilog='example: python -m apps.client 127.0.0.1 "Why is the sky blue?"',
+        epilog='examples:\n  python -m apps.client 127.0.0.1 "Why is the sky blue?"\n'
+        "  python -m apps.client ::1 - --scheme tcp --timeout 30s <prompt.txt",
     )
     parser.add_argument("host", type=host, help="the server's name or address")
     parser.add_argument("prompt", help="the prompt; - reads it from standard input")
-    parser.add_argument("--port", type=port_number, default=4433, help="(%(default)s)")
+    parser.add_argument(
+        "--port", type=port_number, default=4433, help="of the server (%(default)s)"
+    )
     parser.add_argument(
         "--scheme",
         default="eloquent",
@@ -282,9 +276,10 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--log", type=Path, help="write the times of all tokens to this file")
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=TIME.option(600.0),
         default=600.0,
-        help="give up after this many s (%(default)g)",
+        metavar="TIME",
+        help="give up after this long, as 30s or 2min (%(default)g s)",
     )
     parser.add_argument(
         "--realtime",

@@ -12,7 +12,6 @@ With ``--control SOCKET`` it listens at a Unix socket for one JSON object a line
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -22,6 +21,8 @@ import time
 import warnings
 
 from terminal import message, program
+from terminal.arguments import Parser
+from topologies.quantities import TIME
 
 
 class ControllerError(RuntimeError):
@@ -119,13 +120,30 @@ def _check_control(path: str | None) -> None:
     os.unlink(path)
 
 
+_EXAMPLES = """examples:
+  python -m apps.controller --port 6653 --stats switch.csv
+  python -m apps.controller --host 127.0.0.1 --control /tmp/paths.sock
+"""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m apps.controller", description=__doc__)
+    parser = Parser(
+        prog="python -m apps.controller",
+        description="An OpenFlow 1.3 controller (Ryu) with a learning switch. Prints one JSON "
+        "object a line: listening, then connected and disconnected for each switch.",
+        epilog=_EXAMPLES,
+    )
     parser.add_argument("--port", type=int, default=6653, help="TCP port (default 6653, IANA's)")
     parser.add_argument("--host", default="0.0.0.0", help="address to listen at (default all)")
     parser.add_argument("--stats", metavar="FILE", help="CSV for port and flow statistics")
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between polls")
+    parser.add_argument(
+        "--interval",
+        type=TIME.option(1.0),
+        default=1.0,
+        metavar="TIME",
+        help="between two polls of the statistics, as 500ms or 2 (1 s)",
+    )
     parser.add_argument("--control", metavar="SOCKET", help="Unix socket for commands")
     parser.add_argument("--log", metavar="FILE", help="log file (default: standard error)")
     options = parser.parse_args(arguments)

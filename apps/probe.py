@@ -28,6 +28,8 @@ from typing import Any
 
 from apps.samples import Sample, summarize
 from terminal import message, program
+from terminal.arguments import Parser
+from topologies.quantities import BYTES, TIME
 
 __all__ = ["Echo", "ProbeError", "Prober", "Sample", "serve", "summarize"]
 
@@ -252,20 +254,46 @@ def _parse(datagram: bytes) -> tuple[int, int, int] | None:
     return (kind, run, number) if magic == _MAGIC else None
 
 
+_EXAMPLES = """examples:
+  python -m apps.probe echo --port 4999
+  python -m apps.probe send 127.0.0.1 --count 100 --interval 10ms
+"""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m apps.probe", description=__doc__)
+    parser = Parser(
+        prog="python -m apps.probe",
+        description="Measure round-trip time, one-way delays and losses of a link with small UDP "
+        "packets. Both ends must be on one machine: they share its clock.",
+        epilog=_EXAMPLES,
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    echo = commands.add_parser("echo", help="answer probes until ended")
-    send = commands.add_parser("send", help="measure the link to a host that runs echo")
-    send.add_argument("address")
+    echo = commands.add_parser(
+        "echo",
+        help="answer probes until ended",
+        description="Answer probes until it is ended.",
+        epilog=_EXAMPLES,
+    )
+    send = commands.add_parser(
+        "send",
+        help="measure the link to a host that runs echo",
+        description="Send probes to a host that runs echo, and print one JSON object.",
+        epilog=_EXAMPLES,
+    )
+    send.add_argument("address", help="of the host that runs echo")
     for sub in (echo, send):
         sub.add_argument("--port", type=int, default=DEFAULT_PORT, help="UDP port (default 4999)")
-    send.add_argument("--count", type=int, default=300, help="number of probes")
-    send.add_argument("--interval", type=float, default=0.004, help="seconds between two")
-    send.add_argument("--size", type=int, default=64, help="bytes of UDP payload")
-    send.add_argument("--wait", type=float, default=1.0, help="seconds to wait for late echoes")
-    send.add_argument("--timeout", type=float, default=10.0, help="seconds for a silent server")
+    add = send.add_argument
+    add("--count", type=int, default=300, help="number of probes (%(default)s)")
+    times = (
+        ("--interval", 0.004, "between two probes, as 4ms (4 ms)"),
+        ("--wait", 1.0, "to wait for late echoes, as 500ms (1 s)"),
+        ("--timeout", 10.0, "until a silent server is given up, as 5s (10 s)"),
+    )
+    for name, usual, told in times:
+        add(name, type=TIME.option(usual), default=usual, metavar="TIME", help=told)
+    add("--size", type=BYTES.option(), default=64, metavar="SIZE", help="of UDP payload (64 B)")
     send.add_argument(
         "--repeat", action="store_true", help="measure once for each line of standard input"
     )
@@ -296,7 +324,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         options.port,
         count=options.count,
         interval=options.interval,
-        size=options.size,
+        size=int(options.size),
         wait=options.wait,
         timeout=options.timeout,
     )
@@ -305,7 +333,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         "address": options.address,
         "port": options.port,
         "interval": options.interval,
-        "size": options.size,
+        "size": int(options.size),
         **asdict(summarize(samples)),
         "samples": [asdict(sample) for sample in samples],
     }

@@ -40,6 +40,7 @@ from apps.stacks import Stack, StackError
 from eloquent import Server
 from eloquent.aio import Reply, ServerEndpoint
 from terminal import program
+from terminal.arguments import Parser
 
 
 class TokenServer:
@@ -269,10 +270,12 @@ def _count(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m apps.server",
         description="Serve a language model's tokens over Eloquent, TCP, HTTP, WebSocket, QUIC.",
-        epilog="example: python -m apps.server --udp eloquent:4433 --stack sse:8080 --source trace",
+        epilog="examples:\n"
+        "  python -m apps.server --udp eloquent:4433 --stack sse:8080 --source trace\n"
+        "  python -m apps.server --host 0.0.0.0 --udp eloquent:4433 --tcp 4434 --source model",
     )
     parser.add_argument(
         "--host",
@@ -306,7 +309,12 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--source", default="trace", help="model, trace or trace:FILE")
     parser.add_argument("--model", metavar="DIR", help="folder or GGUF file of another model")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument(
+        "--device",
+        default="auto",
+        choices=["auto", "cpu", "cuda"],
+        help="where the model computes (%(default)s)",
+    )
     parser.add_argument("--threads", type=int, help="CPU threads of the model")
     parser.add_argument("--tokens", type=_count, default=120, help="longest answer (%(default)s)")
     parser.add_argument(

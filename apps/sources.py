@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from eloquent.wire import MAX_TOKEN
+from terminal.arguments import did_you_mean
 
 #: Why an answer ended: the model said so, or the number of tokens asked for was reached.
 Finish = Literal["stop", "length"]
@@ -133,8 +134,9 @@ def open_source(
     kind, colon, rest = spec.partition(":")
     if kind not in ("trace", "timing") or (kind == "trace" and colon and not rest):
         raise SourceError(
-            f"unknown source {spec!r}: use 'model', 'model:prompt-lookup', 'trace', 'trace:FILE', "
-            "'timing:NAME' or 'timing:FILE.toml'"
+            f"unknown source {spec!r}{did_you_mean(spec, (*MODEL_SPECS, 'trace', 'timing'))}"
+            " (use 'model', 'model:prompt-lookup', 'trace', 'trace:FILE', 'timing:NAME' or "
+            "'timing:FILE.toml')"
         )
     if model_dir is not None:
         raise SourceError(

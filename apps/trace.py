@@ -11,7 +11,6 @@ A trace is a text file of JSON lines:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
 import hashlib
@@ -34,7 +33,8 @@ from apps.sources import (
     shortened,
 )
 from eloquent.wire import MAX_TOKEN
-from terminal import message, program
+from terminal import message, program, stopping
+from terminal.arguments import Parser
 from topologies import text_file
 
 FORMAT = "eloquent-trace/1"
@@ -310,27 +310,51 @@ def warm_up(source: Source) -> None:
 
 
 @contextlib.contextmanager
-def _whole_or_gone(path: Path) -> Iterator[None]:
-    """A recording that ends early is of no use, and would be in the way of the next try."""
+def _whole_or_none(path: Path) -> Iterator[None]:
+    """Remove what was begun when it does not come to its end: it would block the next try."""
     try:
         yield
+    except FileExistsError:  # somebody else's
+        raise
     except BaseException:
         path.unlink(missing_ok=True)
         raise
 
 
+_EXAMPLES = """examples:
+  python -m apps.trace record --prompt "Why is the sky blue?" --out sky.jsonl
+  python -m apps.trace record --prompt "Write a poem." --tokens 200 --model DIR --out poem.jsonl
+"""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line: record a trace with the language model."""
-    parser = argparse.ArgumentParser(prog="python -m apps.trace", description=record.__doc__)
+    parser = Parser(
+        prog="python -m apps.trace",
+        description="Record a language model's answer with its times, to be replayed with "
+        "--source trace:FILE.",
+        epilog=_EXAMPLES,
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    sub = commands.add_parser("record", help="record the language model's answer to one prompt")
-    sub.add_argument("--prompt", required=True)
+    sub = commands.add_parser(
+        "record",
+        help="record the language model's answer to one prompt",
+        description="Let the language model answer one prompt, and write every token with its "
+        "time to a file.",
+        epilog=_EXAMPLES,
+    )
+    sub.add_argument("--prompt", required=True, help="what is asked")
     sub.add_argument("--tokens", type=int, default=600, help="longest answer (default 600)")
     sub.add_argument("--out", type=Path, required=True, help="the trace file; must not exist")
     sub.add_argument("--model", help="folder or .gguf file (default: SmolLM2-135M-Instruct)")
-    sub.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    sub.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
     sub.add_argument("--threads", type=int, help="CPU threads of the model")
-    sub.add_argument("--repetition-penalty", type=float, default=1.0)
+    sub.add_argument(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        help="above 1: what was said is said again less often (%(default)s, none)",
+    )
     options = parser.parse_args(arguments)
     try:
         check_max_tokens(options.tokens)
@@ -348,13 +372,14 @@ def main(arguments: list[str] | None = None) -> int:
         warm_up(source)
         how = ", ".join(f"{key} {value}" for key, value in source.settings().items())
         with (
+            stopping.stoppable(),
+            _whole_or_none(options.out),
             TraceWriter(
                 options.out,
                 model=source.name,
                 prompt=options.prompt,
                 recorded=f"{how}, {platform.machine()}",
             ) as writer,
-            _whole_or_gone(options.out),
         ):
             record(source, options.prompt, options.tokens, writer)
     except RecordingFailed as error:
@@ -366,8 +391,8 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         message.error(f"cannot write {options.out}: {error.strerror}")
         return 2
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as stop:
+        return stopping.status(stop)
     return 0
 
 

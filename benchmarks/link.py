@@ -9,7 +9,6 @@ has netem: python -m topologies.guest --time real -- .venv/bin/python benchmarks
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -22,11 +21,13 @@ from typing import Any
 try:
     from benchmarks.two_hosts import ADDRESSES, BACKENDS, Host, answer, joined, ready
     from terminal import message, program
+    from terminal.arguments import Parser
     from terminal.console import standard_output
     from terminal.table import Table
     from topologies import sandbox
     from topologies.links import Link, LinkError
     from topologies.netem import netem_available
+    from topologies.quantities import TIME
     from topologies.tap import TapError
 except ModuleNotFoundError as missing:
     sys.exit(f"error: {missing}; run setup.sh, then use the Python in .venv/bin")
@@ -51,6 +52,7 @@ _PACED = (*_TRAFFIC, "flood")  # each datagram bears its own time
 _FAST = ("-m", "benchmarks.burst")
 _BULK = """
 import json, socket, sys, time
+from terminal.arguments import Parser
 address, seconds = (sys.argv[2], 5001), float(sys.argv[3])
 total, began = 0, None
 if sys.argv[1] == "serve":
@@ -248,10 +250,19 @@ def _cell(value: float | None, form: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
+        prog="benchmarks/link.py",
         description="Accuracy and throughput of the link back ends beside a plain veth pair.",
+        epilog="examples:\n  sudo .venv/bin/python benchmarks/link.py\n"
+        "  sudo .venv/bin/python benchmarks/link.py --seconds 500ms --json",
     )
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each try (%(default)s)")
+    parser.add_argument(
+        "--seconds",
+        type=TIME.option(1.0),
+        default=1.0,
+        metavar="TIME",
+        help="of each try, as 500ms or 2 (1 s)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     options = parser.parse_args(argv)
     if not 0.1 <= options.seconds <= 30:

@@ -5,7 +5,6 @@ python benchmarks/simulator.py
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 
@@ -13,6 +12,7 @@ from eloquent import schemes
 from scenarios.paper import network
 from scenarios.simulator import simulate
 from terminal import program
+from terminal.arguments import Parser
 from terminal.console import standard_output
 from terminal.table import Table
 
@@ -21,7 +21,12 @@ GOAL = 0.050
 
 def main(arguments: list[str] | None = None) -> int:
     """Print milliseconds a stream, and how many times real time that is."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(
+        prog="benchmarks/simulator.py",
+        description="How long a simulated stream takes: 400 tokens in 18 s, per scheme, on one "
+        "core.",
+        epilog="examples:\n  python benchmarks/simulator.py --streams 5",
+    )
     parser.add_argument("--streams", type=int, default=20, help="of each scheme (%(default)s)")
     options = parser.parse_args(arguments)
     tokens = [(0.045 * (n + 1), b" token"[: 3 + n % 4]) for n in range(400)]

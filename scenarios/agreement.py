@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from analysis.agree import agreement, table
-from analysis.results import load
+from analysis.results import load, write_whole
 from analysis.summary import json_rows
 from scenarios import paper
 from scenarios.command import network_for, plan_of
@@ -53,7 +53,7 @@ def run(
     if path.exists() and json.loads(path.read_text()) != asked:
         message.error(f"{out} holds other runs: choose another folder")
         return 2
-    path.write_text(json.dumps(asked) + "\n")
+    write_whole(path, json.dumps(asked).encode() + b"\n")
     folders: list[Path] = []
     for engine in engines:
         schemes = [s if engine != "simulated" or s != "tcp" else "retransmit" for s in SCHEMES]
@@ -79,7 +79,7 @@ def run(
     if found.empty:  # one engine alone
         console.print(f"Results: {out}", markup=False, soft_wrap=True)
         return 0
-    found.to_csv(out / "agreement.csv", index=False)
+    write_whole(out / "agreement.csv", found.to_csv(index=False).encode())
     if as_json:
         print(json.dumps({"rows": json_rows(found)}))
     else:

@@ -38,6 +38,7 @@ from topologies.tap import TapError
 LATE = 0.005
 
 EXPECTED_ERRORS = (
+    OSError,  # a full disk, say
     CaptureError,
     LinkCheckError,
     LinkError,

@@ -17,9 +17,10 @@ from rich.console import Console
 
 from analysis import paper
 from analysis.grid import heat_map
+from analysis.results import ResultsError, write_whole
 from analysis.summary import json_rows
 from scenarios import agreement, manifest
-from scenarios.command import UsageError, network_for, plan_of, positive
+from scenarios.command import UsageError, network_for, one_line, plan_of, positive
 from scenarios.executors import ExecutorError, check, reach
 from scenarios.folders import FolderError, results_folder
 from scenarios.progress import progress_bar
@@ -57,6 +58,9 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
     except (UsageError, ExecutorError, FolderError) as error:
         message.error(error)
         return 2
+    except (ResultsError, OSError) as error:
+        message.error(f"{one_line(error)}")
+        return 1
     except KeyboardInterrupt as stop:
         return stopping.status(stop)
 
@@ -70,7 +74,8 @@ def _run(
 ) -> int:
     plan = grid[0][1].plan
     described = manifest.describe(plan) | {"cells": [cell.name for _, cell in grid]}
-    (out / "manifest.json").write_text(json.dumps(described, indent=2, default=str) + "\n")
+    text = json.dumps(described, indent=2, default=str) + "\n"
+    write_whole(out / "manifest.json", text.encode())
     try:
         rows = _simulate(grid, options.executor, out, console)
     except KeyboardInterrupt as stop:

@@ -39,6 +39,7 @@ from topologies.profile import NetworkProfile
 _PORT = 4433
 _SERVER, _CLIENT = (b"\x0a\x00\x00\x02", _PORT), (b"\x0a\x00\x00\x01", 40000)
 EXPECTED_ERRORS = (
+    OSError,  # a full disk, say
     ExecutorError,
     PlotError,
     ResultsError,

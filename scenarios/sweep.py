@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import io
 import itertools
 import json
 import os
@@ -22,7 +23,7 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from analysis.results import ResultsError, ResultsFolder, load
+from analysis.results import ResultsError, ResultsFolder, load, write_whole
 from apps.sources import SourceError, open_source
 from scenarios import manifest
 from scenarios.command import Plan, UsageError, network_for
@@ -134,10 +135,18 @@ def run(plan: Plan, names: list[str], grid: list[Cell], out: Path) -> int:
     if table.empty:
         console.print("No cell was finished.")
         return status or 1
-    table.to_csv(out / "sweep.csv", index=False)
-    _show(plan, table, names, out)
+    try:
+        _conclude(plan, table, names, out)
+    except ResultsError as error:
+        message.error(error)
+        return status or 1
     console.print(f"Results: {out}", markup=False, soft_wrap=True)
     return status
+
+
+def _conclude(plan: Plan, table: pd.DataFrame, names: list[str], out: Path) -> None:
+    write_whole(out / "sweep.csv", table.to_csv(index=False).encode())
+    _show(plan, table, names, out)
 
 
 def run_cells(todo: list[Cell], plan: Plan, out: Path, console: Console) -> int:
@@ -179,7 +188,7 @@ def _open(plan: Plan, grid: list[Cell], out: Path) -> None:
             raise ResultsError(f"{out} holds another sweep: choose another folder")
         return
     (out / "cells").mkdir(parents=True)
-    path.write_text(json.dumps(asked, indent=2) + "\n")
+    write_whole(path, json.dumps(asked, indent=2).encode() + b"\n")
 
 
 def _set_aside(folder: Path) -> None:
@@ -308,4 +317,6 @@ def _show(plan: Plan, table: pd.DataFrame, names: list[str], out: Path) -> None:
         standard_output().print(grid_table(table, names, plan.baseline))
     figure = heat_map(table, names, plan.baseline)
     if figure is not None:
-        figure.savefig(out / "sweep.png")
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png")
+        write_whole(out / "sweep.png", picture.getvalue())

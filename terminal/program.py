@@ -67,7 +67,9 @@ class _Stream(io.TextIOWrapper):
             os.dup2(nowhere.fileno(), descriptor)
         self.loss = OutputLost(descriptor, error)
         self._told = threading.current_thread() is threading.main_thread()
-        raise self.loss
+        if not self._told:  # a thread ends without a word by SystemExit alone, by no subclass
+            raise SystemExit(self.loss.code) from None
+        raise self.loss from None
 
     def _tell(self) -> None:
         here = threading.current_thread() is threading.main_thread()

@@ -150,9 +150,9 @@ def test_mistakes_are_one_line_each(tmp_path, capsys):
     for arguments, line in (
         ([good, str(tmp_path / "none")], "is no folder"),
         ([good, str(tmp_path)], "is no results folder"),
-        ([good, empty], "B holds no finished run"),
+        ([good, empty], "empty holds no finished run"),
         ([good, other], "no scheme is in both"),
-        ([good, str(tmp_path / "bytes")], "cannot be read"),
+        ([good, str(tmp_path / "bytes")], "summary.csv is not text in UTF-8"),
         ([good, good, "--metric", "speed"], "--metric: 'speed' is not in both folders: stall"),
     ):
         assert main(arguments) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,102 @@ def test_every_help_is_readable_in_ascii(helps: dict[str, list[dict[str, Any]]])
     for one in helps["ascii"]:
         assert one["status"] == 0 and one["out"] and not one["err"], one
         assert one["out"].isascii() and "\\u" not in one["out"] and "?" not in one["out"][:1], one
+
+
+PROGRAM = """
+import os, sys, threading
+from pathlib import Path
+from terminal import program
+
+def main(how: str) -> int:
+    match how:
+        case "fails":
+            print("some output")
+            return 3
+        case "own file":
+            try:
+                for _ in range(10_000):
+                    print("a line of output that is long enough to be written before the end")
+            except OSError as error:
+                print(f"error: cannot write my file: {error}", file=sys.stderr)
+                return 2
+        case "other pipe":
+            reader, writer = os.pipe()
+            os.close(reader)
+            os.write(writer, b"x")
+        case "thread":
+            thread = threading.Thread(target=lambda: print("x", flush=True))
+            thread.start()
+            thread.join()
+            print("never")
+            Path(sys.argv[2]).touch()
+        case "cleans":
+            try:
+                print("x", flush=True)
+            finally:
+                print("cleaning up", flush=True)
+                Path(sys.argv[2]).touch()
+        case "interrupted":
+            raise KeyboardInterrupt
+    return 0
+
+program.run(main, sys.argv[1])
+"""
+
+
+def ended(how: str, tmp_path: Path, output: str = "left") -> tuple[int, str, bool]:
+    """Status, standard error, and whether the program came to touch its file."""
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    if output == "left":
+        os.close(descriptor)
+        reader, descriptor = os.pipe()
+        os.close(reader)
+    mark = tmp_path / "mark"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, how, str(mark)],
+            cwd=ROOT,
+            stdout=descriptor,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        os.close(descriptor)
+    return done.returncode, done.stderr, mark.exists()
+
+
+def test_lost_output_counts_more_than_what_the_command_found(tmp_path: Path) -> None:
+    assert ended("fails", tmp_path) == (READER_LEFT, "", False)
+    assert ended("fails", tmp_path, "full") == (1, FULL, False)
+
+
+def test_no_handler_of_its_own_errors_takes_lost_output_for_one(tmp_path: Path) -> None:
+    assert ended("own file", tmp_path) == (READER_LEFT, "", False)
+    assert ended("own file", tmp_path, "full") == (1, FULL, False)
+
+
+def test_another_pipe_that_breaks_is_not_the_reader(tmp_path: Path) -> None:
+    status, said, _ = ended("other pipe", tmp_path, "full")
+    assert status == 1 and said.endswith("BrokenPipeError: [Errno 32] Broken pipe\n")
+
+
+def test_output_lost_in_a_thread_ends_the_main_one(tmp_path: Path) -> None:
+    assert ended("thread", tmp_path) == (READER_LEFT, "", False)
+
+
+def test_what_cleans_up_may_print_to_nobody(tmp_path: Path) -> None:
+    assert ended("cleans", tmp_path) == (READER_LEFT, "", True)
+
+
+def test_an_interruption_is_130(tmp_path: Path) -> None:
+    assert ended("interrupted", tmp_path) == (130, "", False)
+
+
+def test_closed_outputs_are_no_errors() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m topologies.sandbox --help >&- 2>&-"],
+        cwd=ROOT,
+        timeout=60,
+    )
+    assert done.returncode == 0

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from terminal import message, program
+from terminal.arguments import Parser
 from terminal.text import visible
 from topologies import catalogue, openvswitch, profile_file, sandbox
 from topologies.backends import BACKENDS, choose
@@ -76,11 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m topologies",
         description="Build a network of Mininet hosts, Open vSwitch and lossy links; ping all "
         "pairs of hosts and compare with what the profiles of the links say.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=_EXAMPLES,
     )
     known = ", ".join(catalogue.names())

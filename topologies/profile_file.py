@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from terminal.arguments import did_you_mean
 from topologies.profile import Direction, LinkProfile, ProfileError, Rebind
 from topologies.profile_groups import GROUPS, Group, direction_from, fail, text_of
 from topologies.quantities import seconds, size
@@ -47,7 +48,8 @@ def names() -> list[str]:
 def named(name: str) -> LinkProfile:
     """One of them. Raises ProfileError."""
     if name not in names():
-        raise ProfileError(f"no link profile {name!r}; known are {', '.join(names())}")
+        meant = did_you_mean(name, names()) or f"; known are {', '.join(names())}"
+        raise ProfileError(f"no link profile {name!r}{meant}")
     return load(FOLDER / f"{name}.toml")
 
 

@@ -12,6 +12,7 @@ Run a command in one by hand: `sudo python -m topologies.sandbox -- COMMAND...`
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import errno
@@ -33,6 +34,7 @@ from types import FrameType
 from typing import Any, NoReturn, TypeVar, cast
 
 from terminal import message, program, stopping
+from terminal.arguments import Parser
 from terminal.stopping import SIGNALS
 
 T = TypeVar("T")
@@ -348,12 +350,18 @@ def _command(arguments: list[str]) -> int:
 
 
 def _cli(arguments: list[str]) -> int:
+    parser = Parser(
+        prog="python -m topologies.sandbox",
+        description="Run a command in private network, mount and process namespaces. Needs root.",
+        epilog="examples:\n  sudo python -m topologies.sandbox -- ip link\n"
+        "  sudo python -m topologies.sandbox -- bash",
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    arguments = parser.parse_args(arguments).command
     if arguments[:1] == ["--"]:
         arguments = arguments[1:]
-    if not arguments or arguments[0] in ("-h", "--help"):
-        usage = "usage: python -m topologies.sandbox -- COMMAND [ARGUMENT...]"
-        print(usage, file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else 2
+    if not arguments:
+        parser.error("there is no command; put it behind --")
     try:
         return run(lambda: _command(arguments))
     except SandboxError as error:

@@ -205,7 +205,8 @@ class _Commands:
             except (TypeError, ValueError) as error:
                 reply = {"error": f"bad command {line.decode(errors='replace')!r}: {error}"}
             except OSError as error:
-                reply = {"error": f"{error.filename}: {error.strerror}"}
+                what = error.filename or "cannot write the fates of its frames"
+                reply = {"error": f"{what}: {error.strerror}"}
             _say(reply)
 
     def _answer(self, command: str, argument: str = "") -> dict[str, Any]:

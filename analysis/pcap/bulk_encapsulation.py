@@ -16,9 +16,12 @@ from analysis.pcap.frame_index import Index
 from analysis.pcap.mapped_file import Bytes, Numbers, gather, number
 
 SLOW = -1
+_DLT_WLAN, _DLT_RADIOTAP = 105, 127
 _IP_KINDS = (layers.IP, layers.IPV4, layers.IPV6)
 _TYPE = 0x0600
 _MOST_STEPS = 12
+_RADIOTAP, _WLAN = 100, 101
+"""Layers of their own, below all EtherTypes."""
 
 Layers = tuple[Numbers, Numbers]
 """Where the content of each layer starts in the file, and what it is."""
@@ -35,6 +38,8 @@ def first_layers(array: Bytes, frames: Index) -> Layers:
             kind[rows] = layers.MACS
         elif link in layers.RAW_IP:
             kind[rows] = layers.IP
+        elif link in (_DLT_RADIOTAP, _DLT_WLAN):
+            kind[rows] = _RADIOTAP if link == _DLT_RADIOTAP else _WLAN
         elif link in (layers.NULL, layers.LOOP):
             at[rows], kind[rows] = start + 4, layers.IP
         elif link in (layers.LINUX_SLL, layers.LINUX_SLL2):
@@ -152,7 +157,8 @@ def _gre(block: Bytes, at: Numbers) -> Layers:
 
 
 def _vxlan(block: Bytes, at: Numbers) -> Layers:
-    plain = block[:, 0] & 4 == 0
+    # An extension says what follows; here it must be Ethernet, too.
+    plain = (block[:, 0] & 4 == 0) | (block[:, 3] == 3)
     return np.where(plain, at + 8, at), np.where(plain, layers.MACS, SLOW)
 
 
@@ -167,6 +173,28 @@ def _gtp(block: Bytes, at: Numbers) -> Layers:
     return np.where(plain, at + 8, at), np.where(plain, layers.IP, SLOW)
 
 
+def _radiotap(block: Bytes, at: Numbers) -> Layers:
+    present = number(block, 4, 4, little=True)
+    # The flags stand after the time, if there is one; they may say that the header is padded.
+    flags = np.where(present & 1 > 0, block[:, 16], block[:, 8])
+    odd = (present >> 31 > 0) | ((present & 2 > 0) & (flags & 0x20 > 0))
+    return np.where(odd, at, at + number(block, 2, 2, little=True)), np.where(odd, SLOW, _WLAN)
+
+
+def _wlan(block: Bytes, at: Numbers) -> Layers:
+    control, flags = block[:, 0].astype(np.int64), block[:, 1]
+    kind, subtype = control >> 2 & 3, control >> 4
+    four = flags & 3 == 3  # addresses
+    qos = subtype & 8 > 0
+    joined = qos & (np.where(four, block[:, 30], block[:, 24]) & 0x80 > 0)
+    size = 24 + 6 * four + np.where(qos, 2 + 4 * (flags >> 7).astype(np.int64), 0)
+    left = [kind != 2, subtype & 4 > 0, flags & 0x40 > 0]
+    left += [(flags & 4 > 0) | (block[:, 22] & 15 > 0), joined]
+    names = [layers.WIFI + kind, *(np.full(len(at), layers.WIFI + n) for n in (4, 5, 6, 7))]
+    what = np.select(left, names, default=layers.LLC)
+    return np.where(what == layers.LLC, at + size, at), what
+
+
 _Step = Callable[[Bytes, Numbers], Layers]
 _STEPS: dict[int, tuple[int, _Step]] = {
     **dict.fromkeys(layers.VLAN_TAGS, (4, _tag)),
@@ -179,6 +207,8 @@ _STEPS: dict[int, tuple[int, _Step]] = {
     layers.VXLAN: (8, _vxlan),
     layers.GENEVE: (8, _geneve),
     layers.GTP: (8, _gtp),
+    _RADIOTAP: (17, _radiotap),
+    _WLAN: (31, _wlan),
 }
 """Bytes that a step looks at, and the step."""
 

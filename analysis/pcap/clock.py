@@ -6,8 +6,9 @@ its queues. So its time runs back only where the clock was set back.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,11 +54,12 @@ def on_one_clock(time: Times, interface: Numbers) -> tuple[Times, Steps | None]:
         return time, steps
     moved = time[order]
     edges = [0, *(np.flatnonzero(~own) + 1).tolist(), len(time)]
-    parts = [(low, _changes(jump[low : high - 1])) for low, high in itertools.pairwise(edges)]
-    _make_alike([changes for _, changes in parts if changes])
-    for (low, changes), high in zip(parts, edges[1:], strict=True):
-        for place, amount in changes:
-            moved[low + place : high] += amount
+    parts = [_changes(moved, low, high) for low, high in itertools.pairwise(edges)]
+    _make_alike([changes for changes in parts if changes])
+    for changes, high in zip(parts, edges[1:], strict=True):
+        for change in changes:
+            undone = change.undoes
+            moved[change.place : high] += -undone.amount if undone else change.amount
     result = np.empty_like(time)
     result[order] = moved
     return result, steps
@@ -67,29 +69,48 @@ def _in_disorder(steps: int, packets: int) -> bool:
     return steps > max(_MOST_STEPS, packets // 1000)
 
 
-def _changes(jump: Times) -> list[list[Any]]:
-    """From which packet of an interface on its times are to be moved further, and by how much."""
-    changes: list[list[Any]] = []
-    steps: list[float] = []
-    for place in np.flatnonzero(np.abs(jump) > LEAST_STEP).tolist():
-        value = float(jump[place])
-        if value < 0:
-            steps.append(-value)
-            changes.append([place + 1, -value])
+@dataclasses.dataclass
+class _Change:
+    """From which packet on times are to be moved further."""
+
+    place: int
+    before: float
+    """Time of the packet before it."""
+    after: float
+    """Its own."""
+    undoes: _Change | None = None
+    """The step back that this one forward ends."""
+    amount: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.amount = self.before - self.after
+
+
+def _changes(time: Times, low: int, high: int) -> list[_Change]:
+    """Those of one interface, whose packets are those from low to high."""
+    changes: list[_Change] = []
+    steps: list[_Change] = []
+    jump = np.diff(time[low:high])
+    for place in (np.flatnonzero(np.abs(jump) > LEAST_STEP) + low).tolist():
+        before, after = float(time[place]), float(time[place + 1])
+        if after < before:
+            steps.append(_Change(place + 1, before, after))
+            changes.append(steps[-1])
             continue
-        undone = [s for s in steps if 0 <= value - s <= min(1.0, 0.1 * s)]
-        if undone:
-            steps.remove(undone[-1])
-            changes.append([place + 1, -undone[-1]])
+        for step in reversed(steps[-_MOST_STEPS:]):
+            if 0 <= after - before - step.amount <= min(1.0, 0.1 * step.amount):
+                steps.remove(step)
+                changes.append(_Change(place + 1, before, after, step))
+                break
     return changes
 
 
-def _make_alike(interfaces: list[list[list[Any]]]) -> None:
-    """One clock stamps all interfaces: its step is what the busiest one, with no pause, shows."""
-    signs = [[amount > 0 for _, amount in changes] for changes in interfaces]
-    if any(other != signs[0] for other in signs):
+def _make_alike(interfaces: list[list[_Change]]) -> None:
+    """One clock stamps all interfaces: what any of them saw before its step stays before it."""
+    kinds = [[change.undoes is None for change in changes] for changes in interfaces]
+    if any(kind != kinds[0] for kind in kinds):
         return
     for same in zip(*interfaces, strict=True):
-        amount = max((change[1] for change in same), key=abs)
+        amount = max(change.before for change in same) - min(change.after for change in same)
         for change in same:
-            change[1] = amount
+            change.amount = amount

@@ -26,6 +26,7 @@ from analysis.pcap.tcp_flows import tcp_flows
 from analysis.pcap.token_streams import eloquent_connections, token_flows
 from analysis.stalls import THETA
 from terminal import message
+from terminal.arguments import Parser
 from terminal.console import standard_output
 
 _EXAMPLES = """examples:
@@ -55,14 +56,13 @@ class Flows(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m analysis pcap",
         description="What happened to each flow in your own captures (pcap, pcapng, also "
         "gzipped): stalls of Eloquent and token-record streams; retransmissions, reordering, "
         "head-of-line blocking and gaps of TCP and TLS; what QUIC shows without keys; and with "
         "captures from both ends, losses and one-way delays.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("path", nargs="+", type=Path, metavar="FILE", help="capture file")
     parser.add_argument(

@@ -36,7 +36,13 @@ def copies(table: dict[str, Any], source: MappedFile) -> Mask:
     rows = _alike(_header_key(table, slice(None)), np.arange(len(drop)))
     if not len(rows):
         return drop
-    key = _header_key(table, rows) ^ _content_key(table, rows, source)
+    # A few bytes tell most packets apart, and nearly all of those without an IP id come this far.
+    limit = _shortest_cut(table)
+    key = _header_key(table, rows) ^ _end_key(table, rows, source, limit)
+    rows = _alike(key, rows)
+    if not len(rows):
+        return drop
+    key = _header_key(table, rows) ^ _content_key(table, rows, source, limit)
     alike = _alike(key, rows)
     if not len(alike):
         return drop
@@ -69,16 +75,32 @@ def _header_key(table: dict[str, Any], rows: Any) -> Hashes:
     return key
 
 
-def _content_key(table: dict[str, Any], rows: Numbers, source: MappedFile) -> Hashes:
-    """The rest of TCP's header but its checksum, which the sender's card may fill in later; and
-    the payload's first and last bytes."""
-    captured, length = table["captured"], table["length"]
-    cut = captured[captured < length]
-    limit = int(cut.min()) if len(cut) else 1 << 30
+def _shortest_cut(table: dict[str, Any]) -> int:
+    """Bytes of payload that packets cut by a snap length have at least."""
+    cut = table["captured"][table["captured"] < table["length"]]
+    return int(cut.min()) if len(cut) else 1 << 30
+
+
+def _end_key(table: dict[str, Any], rows: Numbers, source: MappedFile, limit: int) -> Hashes:
+    """The last bytes of the payload: a checksum or ciphertext, often."""
     parts = []
     for first in range(0, len(rows), CHUNK):
         some = rows[first : first + CHUNK]
-        at, size = table["payload"][some], np.minimum(captured[some], limit).astype(np.int64)
+        size = np.minimum(table["captured"][some], limit).astype(np.int64)
+        at = table["payload"][some] + np.maximum(size - 8, 0)
+        parts.append(_hashed(_masked(source.array, at, size, 8)))
+        source.release()
+    return mix(np.concatenate(parts))
+
+
+def _content_key(table: dict[str, Any], rows: Numbers, source: MappedFile, limit: int) -> Hashes:
+    """The rest of TCP's header but its checksum, which the sender's card may fill in later; and
+    the payload's first and last bytes."""
+    parts = []
+    for first in range(0, len(rows), CHUNK):
+        some = rows[first : first + CHUNK]
+        at = table["payload"][some]
+        size = np.minimum(table["captured"][some], limit).astype(np.int64)
         key = _hashed(_masked(source.array, at, size, _SAMPLE))
         key = mix(key) ^ _hashed(
             _masked(source.array, at + np.maximum(size - _SAMPLE, 0), size, _SAMPLE)
@@ -142,7 +164,7 @@ def _ranks(run: Numbers, point: Hashes) -> Numbers:
 
 
 def _times_seen(table: dict[str, Any], rows: Numbers, run: Numbers, point: Hashes) -> Numbers:
-    """How often a point saw each packet: 1, unless it saw at least half of them several times.
+    """How often a point saw each packet: 1, unless it saw more than half of them several times.
 
     A network repeats few packets, a capture nearly all. Where an IP id does not tell a packet from
     what the sender said twice, this must hold both ways.
@@ -158,7 +180,9 @@ def _times_seen(table: dict[str, Any], rows: Numbers, run: Numbers, point: Hashe
     by_way = several.groupby("way")
     number, twice = by_way.size(), by_way.sum()
     total = pd.Series(there).value_counts().reindex(number.index)
-    mostly = by_way.median().astype(np.int64)[number >= total - twice]
+    mostly = by_way.median().astype(np.int64)[number > total - twice]
     own = way.map(mostly).fillna(1).to_numpy(dtype=np.int64)
     other = pd.Series(back).map(mostly).fillna(1).to_numpy(dtype=np.int64)
-    return np.where((table["ip_id"][rows] > 0) | (other > 1), own, 1)
+    # By direction: an id may be 0 by counting.
+    has_id = (pd.Series(table["ip_id"][rows] > 0).groupby(way).transform("mean") > 0.5).to_numpy()
+    return np.where(has_id | (other > 1), own, 1)

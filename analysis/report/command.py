@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import tempfile
@@ -17,6 +16,7 @@ from analysis.results import ResultsError, ResultsWarning, load
 from analysis.stalls import StallError
 from analysis.summary import SummaryError
 from terminal import message
+from terminal.arguments import Parser
 from terminal.text import visible
 
 _EXAMPLES = """examples:
@@ -34,13 +34,12 @@ class ReportError(RuntimeError):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m analysis report",
         description="Write one HTML page about results folders: setup, tables with intervals, "
         "figures, the fate of every packet of one run, and how to repeat it. The page needs no "
         "other file and no network. A folder that was cut off is shown with what it has.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="results folder")
     parser.add_argument(

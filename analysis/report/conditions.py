@@ -12,7 +12,7 @@ from typing import Any
 
 from analysis.report.measures import number
 from analysis.report.rows import Table
-from analysis.results import Results
+from analysis.results import Results, unfinished
 from analysis.stalls import THETA
 from analysis.tables import NONE
 
@@ -33,11 +33,9 @@ def shortcomings(results: Results) -> list[str]:
         found.append("The experiment was cut off before its tables were merged: its parts are read")
     if not manifest:
         found.append("manifest.json is missing: the conditions are not known")
-    runs, schemes = manifest.get("runs"), manifest.get("schemes")
-    if isinstance(runs, int) and isinstance(schemes, list):
-        planned = runs * len(schemes)
-        if len(summary) < planned:
-            found.append(f"{len(summary)} of {planned} planned runs were finished")
+    missing_runs = unfinished(results)
+    if missing_runs is not None:
+        found.append(missing_runs)
     if not (path / "summary.csv").exists():
         found.append("summary.csv is missing: there are no means")
     elif summary.empty:

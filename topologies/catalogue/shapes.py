@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from terminal.arguments import did_you_mean
+
 from .topology import Topology, TopologyError, Wire
 
 
@@ -99,5 +101,6 @@ def names() -> list[str]:
 def named(name: str) -> Topology:
     """The topology of that name. Raises TopologyError."""
     if name not in _SHAPES:
-        raise TopologyError(f"no topology {name!r}; known are {', '.join(_SHAPES)}")
+        meant = did_you_mean(name, _SHAPES) or f"; known are {', '.join(_SHAPES)}"
+        raise TopologyError(f"no topology {name!r}{meant}")
     return _SHAPES[name]()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from collections.abc import Sequence
 
 from terminal import message, program
+from terminal.arguments import Parser
 from topologies.doctor import report
 from topologies.doctor.examination import Examination
 
@@ -26,10 +26,9 @@ needed is there, and else 1.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m topologies.doctor",
         description="Is this machine fit for the testbed, and what can it be believed to emulate?",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=_EXAMPLES,
     )
     parser.add_argument("--quick", action="store_true", help="check only, do not measure links")

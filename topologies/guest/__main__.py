@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from terminal import message, program
+from terminal.arguments import Parser
 from topologies.guest.boot import MEMORY, TIMES, GuestError, run
 from topologies.guest.kernel import KernelError
+from topologies.quantities import MEBIBYTES, TIME
 
 _EXAMPLES = """\
 examples:
@@ -25,17 +27,27 @@ Nobody has to be root. In virtual time, idle time is skipped and computing takes
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the command's exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m topologies.guest",
         description="Run a command as root in a guest kernel with netem and Open vSwitch.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=_EXAMPLES,
     )
     add = parser.add_argument
     add("--time", choices=TIMES, default="virtual", help="the guest's clock (%(default)s)")
     add("--seed", type=int, default=1, help="of the guest's random numbers (%(default)s)")
-    add("--memory", type=int, default=MEMORY, metavar="MIB", help="(%(default)s)")
-    add("--timeout", type=float, metavar="S", help="end it after S seconds of the host's time")
+    add(
+        "--memory",
+        type=MEBIBYTES.option(),
+        default=MEMORY,
+        metavar="SIZE",
+        help="of the guest, as 2GiB or in MiB (%(default)s)",
+    )
+    add(
+        "--timeout",
+        type=TIME.option(),
+        metavar="TIME",
+        help="end it after this much of the host's time, as 5min or in s",
+    )
     add("--out", type=Path, action="append", default=[], metavar="DIR", help="keep what is here")
     add("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     options = parser.parse_args(argv)
@@ -43,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not command:
         parser.error("there is no command; put it behind --")
     if options.memory < 128:
-        parser.error(f"--memory must be at least 128 MiB, not {options.memory}")
+        parser.error(f"--memory must be at least 128 MiB, not {options.memory:g}")
     if options.timeout is not None and not options.timeout > 0:
         parser.error(f"--timeout must be above 0 s, not {options.timeout:g}")
     kept = {name: os.environ[name] for name in ("PYTHONPATH", "COLUMNS") if name in os.environ}
@@ -53,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             out=options.out,
             clock=options.time,
             seed=options.seed,
-            memory=options.memory,
+            memory=int(options.memory),
             timeout=options.timeout,
             environment=kept,
         )

@@ -9,7 +9,6 @@ after what the kernel was made from: the configuration, the shim, and the versio
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import hashlib
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from terminal import message, program
+from terminal.arguments import Parser
 
 HERE = Path(__file__).parent
 CONFIG, SHIM = HERE / "kernel.config", HERE / "shim.c"
@@ -276,9 +276,11 @@ def _run(command: list[str], what: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Find or build the kernel, and say where it is."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m topologies.guest.kernel",
         description="Find the guest kernel in the user's cache, or build it (about 4 minutes).",
+        epilog="examples:\n  python -m topologies.guest.kernel\n"
+        "  python -m topologies.guest.kernel --find",
     )
     parser.add_argument("--find", action="store_true", help="do not build")
     options = parser.parse_args(argv)
