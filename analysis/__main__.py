@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 
 from analysis.capture_reader import CaptureError, CaptureNote, CaptureWarning, Counts
 from analysis.delivery import deliveries
@@ -21,7 +20,9 @@ from analysis.results import ResultsError, ResultsWarning, load, unfinished
 from analysis.stalls import THETA, StallError, metrics
 from analysis.summary import SummaryError, to_json
 from analysis.tables import stream_table, summary_table
+from terminal import message, program
 from terminal.arguments import Parser, did_you_mean
+from terminal.console import standard_output
 from topologies.quantities import TIME
 
 _MEASURES = ("duration", "stall_ratio", "gap_share", "gap_p50", "gap_p95", "gap_p99", "ttft")
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     summaries: list[pd.DataFrame] = []
     for path in options.path:
         if not path.exists() and (meant := did_you_mean(str(path), COMMANDS)):
-            print(f"error: no file or command {str(path)!r}{meant}", file=sys.stderr)
+            message.error(f"no file or command {str(path)!r}{meant}")
             status = 2
             continue
         try:
@@ -104,18 +105,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     except SummaryError as error:
                         raise ResultsError(f"{path / 'summary.csv'}: {error}") from None
                     if (short := unfinished(results)) is not None:
-                        print(f"note: {path}: {short}", file=sys.stderr)
+                        message.note(f"note: {path}: {short}")
                     summaries.append(summary)
                 else:
                     rows += _streams(path, theta)
             status = max(status, 1 if damaged else 0)
         except (CaptureError, ResultsError, StallError, SummaryError) as error:
-            print(f"error: {error}", file=sys.stderr)
+            message.error(error)
             status = 2
     try:
         _print(rows, summaries, theta, options.json)
     except SummaryError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     return status
 
@@ -164,8 +165,7 @@ def _print(
             output["results"] = [to_json(summary) for summary in summaries]
         print(json.dumps(output, indent=2))
         return
-    # When not shown to a terminal, never wrap at 80 columns: a file or pager scrolls.
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = standard_output()
     for summary in summaries:
         console.print(summary_table(summary, summary.attrs["baseline"]))
     if rows:
@@ -185,10 +185,10 @@ def _warnings_to_stderr() -> Iterator[list[str]]:
         finally:
             for warning in caught:
                 if issubclass(warning.category, CaptureNote):
-                    print(f"note: {warning.message}", file=sys.stderr)
+                    message.note(f"note: {warning.message}")
                     continue
                 said.append(str(warning.message))
-                print(f"warning: {warning.message}", file=sys.stderr)
+                message.warning(warning.message)
 
 
 def _known(value: float) -> float | None:
@@ -196,10 +196,4 @@ def _known(value: float) -> float | None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:  # the reader of our output, head for one, has left
-        sys.stderr.close()
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    program.run(main)

@@ -11,20 +11,19 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from analysis.results import Results, ResultsError, load
 from analysis.summary import estimate, json_rows
+from terminal import message, program
 from terminal.arguments import Parser
+from terminal.console import standard_output
+from terminal.table import Table
 
 ABSOLUTE, RELATIVE = 0.01, 0.15
 ENGINES = ("emulated", "virtual", "simulated")
@@ -54,16 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.simplefilter("ignore")  # a folder in the making is compared as far as it is
             found = agreement(load(path) for path in options.folder)
     except ResultsError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     if found.empty:
-        print("error: no two folders have a condition, a scheme and seeds in common but different "
-              "engines", file=sys.stderr)  # fmt: skip
+        message.error(
+            "no two folders have a condition, a scheme and seeds in common but different engines"
+        )
         return 2
     if options.json:
         print(json.dumps({"rows": json_rows(found)}, indent=2))
     else:
-        Console(width=None if sys.stdout.isatty() else 124, highlight=False).print(table(found))
+        standard_output().print(table(found))
     return int((found["verdict"] == "differs").any())
 
 
@@ -152,20 +152,15 @@ def table(rows: pd.DataFrame) -> Table:
     """For the terminal: stall ratios in percent."""
     out = Table(
         title="Stall ratios of the engines, %: same seeds, mean difference ± 95% interval",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
     )
-    out.add_column("condition", overflow="fold")
+    out.add_column("condition", key=True, prose=True, sparse=True)
     for header in ("scheme", "engines"):
-        out.add_column(header, no_wrap=True)
+        out.add_column(header, key=True)
     for header in ("runs", "stall %", "difference", "allowed", "verdict"):
-        out.add_column(header, justify="right", no_wrap=True)
-    last = ""
+        out.add_column(header, justify="right")
     for row in rows.to_dict("records"):
         out.add_row(
-            row["condition"] if row["condition"] != last else "",
+            row["condition"],
             row["scheme"],
             f"{row['first']}/{row['second']}",
             str(row["runs"]),
@@ -175,9 +170,8 @@ def table(rows: pd.DataFrame) -> Table:
             f"{100 * row['allowed']:.2f}",
             row["verdict"],
         )
-        last = row["condition"]
     return out
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,17 +17,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from scipy.special import stdtrit
 
 from analysis.report.measures import measure, measured_columns, number, scaled
 from analysis.results import Results, ResultsError, ResultsWarning, load, unfinished
 from analysis.summary import CONFIDENCE, SummaryError, estimate
 from analysis.tables import NONE
+from terminal import message, program
 from terminal.arguments import Parser
+from terminal.console import standard_output
+from terminal.table import Table
 
 METRICS = ("stall_ratio", "gap_p99", "delay_p95", "ttft", "bytes_per_token")
 _CONDITIONS = (
@@ -170,22 +169,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.simplefilter("always", ResultsWarning)
             a, b = _load(options.a), _load(options.b)
         for warning in caught:
-            print(f"warning: {warning.message}", file=sys.stderr)
+            message.warning(warning.message)
         for path, results in ((options.a, a), (options.b, b)):
             if (short := unfinished(results)) is not None:
-                print(f"note: {path}: {short}", file=sys.stderr)
+                message.note(f"note: {path}: {short}")
             if results.summary.empty:
                 raise CompareError(f"{path} holds no finished run")
         metrics = _metrics(a.summary, b.summary, options.metric)
         found = compare(a.summary, b.summary, metrics)
     except (CompareError, ResultsError, SummaryError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     differing = [name for name in _CONDITIONS if _condition(a, name) != _condition(b, name)]
     if options.json:
         print(json.dumps(_json(options.a, options.b, differing, found), indent=2))
         return 1 if caught else 0
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = standard_output()
     for column in metrics:
         console.print()
         console.print(_table(column, {name: row[column] for name, row in found.items()}))
@@ -224,24 +223,18 @@ def _table(column: str, found: Mapping[str, Difference]) -> Table:
     """One row per scheme, in the unit of the metric."""
     table = Table(
         title=measure(column).heading,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
     )
-    table.add_column("scheme", no_wrap=True)
+    table.add_column("scheme", key=True)
     for header in ("A", "B", "B - A", "95% interval", "B - A, %", "runs", "B has"):
-        table.add_column(header, justify="right", no_wrap=True)
+        table.add_column(header, justify="right")
     for scheme, row in found.items():
         known = math.isfinite(row.low)
         runs = f"{row.pairs} pairs" if row.pairs else f"{row.n_a} and {row.n_b}"
         runs += f", {row.left_out} left out" if row.left_out else ""
         table.add_row(
-            escape(scheme),
+            scheme,
             *(scaled(column, value) for value in (row.mean_a, row.mean_b, row.difference)),
-            f"[{scaled(column, row.low)}, {scaled(column, row.high)}]".replace("[", r"\[")
-            if known
-            else NONE,
+            f"[{scaled(column, row.low)}, {scaled(column, row.high)}]" if known else NONE,
             number(100 * row.difference / row.mean_a, 1) if row.mean_a else NONE,
             runs,
             _verdict(row),
@@ -294,10 +287,4 @@ def _json(
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:  # the reader of our output, head for one, has left
-        sys.stderr.close()
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    program.run(main)

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from rich import box
-from rich.table import Table
 
 from analysis.plots import scheme_colour
 from analysis.summary import estimate, paired_reduction, to_json
+from terminal.table import Table
 
 
 def reduction_rows(rows: pd.DataFrame, names: Sequence[str], baseline: str) -> pd.DataFrame:
@@ -59,31 +58,28 @@ def grid_table(rows: pd.DataFrame, names: Sequence[str], baseline: str) -> Table
     schemes = list(dict.fromkeys(found["scheme"]))
     table = Table(
         title=f"stall ratio, % ± 95% interval; below: reduction against {baseline}, % [95%]",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
     )
     for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", key=True)
     for scheme in schemes:
         table.add_column(str(scheme), justify="right")
     for cell, group in found.groupby(list(names), sort=True):
         by_scheme = {row["scheme"]: row for row in group.to_dict("records")}
-        texts = [_text(by_scheme[s]) if s in by_scheme else "-" for s in schemes]
+        texts = [_lines_of(by_scheme[s]) if s in by_scheme else ["-"] for s in schemes]
         table.add_row(*(f"{value:g}" for value in cell), *texts)
     return table
 
 
-def _text(row: dict[str, Any]) -> str:
+def _lines_of(row: dict[str, Any]) -> list[str]:
     text = f"{100 * row['stall']:.1f}"
     if math.isfinite(row["stall_ci95"]):
         text += f" ± {100 * row['stall_ci95']:.1f}"
-    if math.isfinite(row["reduction"]):
-        text += f"\n{100 * row['reduction']:.0f}"
-        if math.isfinite(row["low"]):
-            text += f" [{100 * row['low']:.0f}, {100 * row['high']:.0f}]"
-    return text
+    if not math.isfinite(row["reduction"]):
+        return [text]
+    below = f"{100 * row['reduction']:.0f}"
+    if math.isfinite(row["low"]):
+        below += f" [{100 * row['low']:.0f}, {100 * row['high']:.0f}]"
+    return [text, below]
 
 
 def grid_json(rows: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 
 import pandas as pd
 from matplotlib.figure import Figure
-from rich import box
-from rich.table import Table
 
 from analysis.definitions import KINDS, THETAS, column
 from analysis.plots import scheme_colour
 from analysis.summary import Reduction, paired_reduction
+from terminal.table import Table
 
 #: What the paper reports for Eloquent (arXiv 2401.12961).
 CLAIMS = {"retransmit": 0.710, "duplicate": 0.316}
@@ -67,16 +66,13 @@ def claims_table(found: pd.DataFrame) -> Table:
     """For the terminal: Eloquent in every cell, against both baselines."""
     table = Table(
         title="eloquent: stall ratio, and how far it is below the baselines, % [95% interval]",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
     )
-    table.add_column("part", no_wrap=True)
-    for name in ("loss %", "outage ms", "RTT ms", "spacing ms", "step", "stall %"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("part", key=True)
+    for name in ("loss %", "outage ms", "RTT ms", "spacing ms", "step"):
+        table.add_column(name, justify="right", key=True)
+    table.add_column("stall %", justify="right")
     for against, claim in CLAIMS.items():
-        table.add_column(f"{against}\n(paper: {100 * claim:.1f})", justify="right", no_wrap=True)
+        table.add_column(f"{against}\n(paper: {100 * claim:.1f})", justify="right")
     own = found[found["scheme"] == SCHEME]
     for (group, _), part in own.groupby(["group", "cell"], sort=False):
         row = part.iloc[0]

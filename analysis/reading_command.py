@@ -9,17 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from analysis.qoe import (
     DISPLAYS,
@@ -36,7 +31,10 @@ from analysis.results import ResultsError, ResultsWarning, load, unfinished
 from analysis.stalls import THETA
 from analysis.summary import Estimate, estimate
 from analysis.tables import NONE
+from terminal import message, program
 from terminal.arguments import Parser
+from terminal.console import standard_output
+from terminal.table import Table
 
 _EXAMPLES = f"""examples:
   python -m analysis.reading_command results/wifi_loss/20250101-120000
@@ -65,8 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rater = Rater(options.reader, options.ttft, options.until)
     status = 0
     output: list[dict[str, Any]] = []
-    # When not shown to a terminal, never wrap at 80 columns: a file or pager scrolls.
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = standard_output()
     for path in options.folder:
         try:
             with warnings.catch_warnings(record=True) as caught:
@@ -74,15 +71,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 warnings.simplefilter("always", ResultsWarning)
                 results = load(path)
             for warning in caught:
-                print(f"warning: {warning.message}", file=sys.stderr)
+                message.warning(warning.message)
                 status = max(status, 1)
             if results.tokens.empty:
                 raise ResultsError(f"{path} holds no tokens: no run was finished")
             if (short := unfinished(results)) is not None:
-                print(f"note: {path}: {short}", file=sys.stderr)
+                message.note(f"note: {path}: {short}")
             rows = readings(results, displays, options.buffer, rater, options.theta)
         except (ReaderError, ResultsError) as error:
-            print(f"error: {error}", file=sys.stderr)
+            message.error(error)
             status = 2
             continue
         if options.json:
@@ -107,27 +104,25 @@ def _table(path: Path, rows: pd.DataFrame, buffer: Buffer, rater: Rater, theta: 
     wanted = [f"{buffer.tokens} tokens"] * (buffer.tokens > 0)
     wanted += [f"{buffer.seconds:g} s"] * (buffer.seconds > 0)
     table = Table(
-        title=f"{escape(str(path))}\nmean ± 95% interval over runs; waits and delays in s; "
-        f"buffer: {', '.join(wanted) or 'none'}; QoE of {rater.speed:g} tokens/s",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
+        title=(
+            str(path),
+            "mean ± 95% interval over runs; waits and delays in s; "
+            f"buffer: {', '.join(wanted) or 'none'}; QoE of {rater.speed:g} tokens/s",
+        ),
     )
-    table.add_column("scheme", no_wrap=True)
-    table.add_column("shown", no_wrap=True)
+    table.add_column("scheme", key=True, sparse=True)
+    table.add_column("shown", key=True)
     for header in (
         *("stall %\n(runs)", "waits", "saved", "longest", f"plain %\n> {1000 * theta:g} ms", "QoE"),
         *("QoE\nbest", "later\nmean", "later\nlast", "read\nlater"),
     ):
-        table.add_column(header, justify="right", no_wrap=True)
+        table.add_column(header, justify="right")
     before = None
     for row in _means(rows):
         if before not in (None, row["scheme"]):
             table.add_section()
         table.add_row(
-            "" if row["scheme"] == before else escape(str(row["scheme"])),
+            str(row["scheme"]),
             row["display"],
             f"{_plus(row['stall_ratio'], 100, 1)} ({row['stall_ratio'].n})",
             _plus(row["stall_time"], 1, 2),
@@ -251,10 +246,4 @@ def _seconds(text: str) -> float:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:  # the reader of our output, head for one, has left
-        sys.stderr.close()
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    program.run(main)

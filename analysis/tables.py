@@ -7,18 +7,17 @@ from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
-from rich import box
-from rich.table import Table
 
 from analysis.record_stream import LIKELY
 from analysis.stalls import THETA
 from analysis.summary import SummaryError, means, reductions
+from terminal.table import Table
 
 NONE = "-"
 
 
 def summary_table(summary: pd.DataFrame, baseline: str = "tcp", theta: float = THETA) -> Table:
-    """One row per scheme: means over runs, ± half a 95% interval; 100 columns wide or little more.
+    """One row per scheme: means over runs, ± half a 95% interval.
 
     The reduction is that of the stall ratio against `baseline`, with its 95% interval.
     Raises SummaryError if there are no rows, or rows of several scenarios.
@@ -31,13 +30,8 @@ def summary_table(summary: pd.DataFrame, baseline: str = "tcp", theta: float = T
     against = reductions(summary, baseline=baseline).set_index("scheme")
     table = Table(
         title=f"{scenarios[0]}: mean ± 95% interval over runs; times in ms",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
     )
-    table.add_column("scheme", no_wrap=True)
+    table.add_column("scheme", key=True)
     for header in (
         "stall %\n(runs)",
         f"below {baseline}, %\n[95% int.]",
@@ -49,7 +43,7 @@ def summary_table(summary: pd.DataFrame, baseline: str = "tcp", theta: float = T
         "bytes/\ntoken",
         "lost",
     ):
-        table.add_column(header, justify="right", no_wrap=True)
+        table.add_column(header, justify="right")
     measures = means(summary).set_index(["scheme", "column"])
     for scheme in summary["scheme"].unique():
         at = measures.loc[scheme]
@@ -71,10 +65,9 @@ def summary_table(summary: pd.DataFrame, baseline: str = "tcp", theta: float = T
 def stream_table(rows: list[dict[str, Any]], theta: float = THETA) -> Table:
     """One row per answer found in captures; `rows` as `python -m analysis --json` gives them."""
     caption = "times in ms" + unsure_note(row["sure"] for row in rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=caption)
-    table.add_column("file", overflow="fold")
-    table.add_column("scheme", no_wrap=True)
-    table.add_column("stream", overflow="fold")
+    table = Table(caption=caption)
+    for header in ("file", "scheme", "stream"):
+        table.add_column(header, key=True)
     for header in (
         "tokens",
         "complete",
@@ -84,7 +77,7 @@ def stream_table(rows: list[dict[str, Any]], theta: float = THETA) -> Table:
         "gap P50/P95/P99",
         "TTFT",
     ):
-        table.add_column(header, justify="right", no_wrap=True)
+        table.add_column(header, justify="right")
     for row in rows:
         table.add_row(
             row["file"],

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 from apps.sources import Source, SourceError, one_line
 from apps.trace import TraceWriter
 from eloquent import Reason
+from terminal import message
 
 REASONS = {"stop": Reason.STOP, "length": Reason.LENGTH}
 
@@ -166,7 +166,7 @@ class Answer:
     def _failed(self, why: str) -> None:
         self.log.error = why
         what = f"the answer broke off after {self.total} tokens" if self.total else "no answer"
-        print(f"error: {what}: {why}", file=sys.stderr, flush=True)
+        message.error(f"{what}: {why}")
 
     def sent(self) -> None:
         """The token taken last was handed to the socket, just now."""

@@ -17,10 +17,10 @@ import os
 import select
 import socket
 import struct
-import sys
 import time
 from dataclasses import dataclass, field
 
+from terminal import message, program
 from terminal.arguments import Parser
 
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
@@ -217,7 +217,7 @@ def main() -> int:
     except (BulkError, OSError) as error:
         where = f"{options.host}, TCP port {options.port}"
         why = (error.strerror or error) if isinstance(error, OSError) else error
-        print(f"error: {where}: {why}", file=sys.stderr)
+        message.error(f"{where}: {why}")
         return 2
     except KeyboardInterrupt:
         return 130
@@ -225,4 +225,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -32,6 +32,7 @@ from typing import Any
 from scapy.arch.linux import L2ListenSocket
 
 from apps.pcapng import INBOUND, OUTBOUND, SNAP_LENGTH, PcapngWriter
+from terminal import message, program
 from terminal.arguments import Parser
 
 # It warns that it knows no Ethernet when its layers are not loaded; frames stay bytes here.
@@ -260,13 +261,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         os.nice(options.nice)
     except OSError as error:
-        print(f"error: cannot change niceness by {options.nice}: {error.strerror}", file=sys.stderr)
+        message.error(f"cannot change niceness by {options.nice}: {error.strerror}")
         return 2
     if options.interface not in {name for _, name in socket.if_nameindex()}:
-        print(
-            f"error: no interface {options.interface!r} here: there are {_interfaces()}",
-            file=sys.stderr,
-        )
+        message.error(f"no interface {options.interface!r} here: there are {_interfaces()}")
         return 2
     try:
         CommandLoop(options.interface, sys.stdin.fileno()).run()
@@ -276,4 +274,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -32,6 +32,7 @@ from eloquent import TextDecoder, Token
 from eloquent.aio import ClientEndpoint, connect
 from eloquent.window import MAX_PROMPT
 from eloquent.wire import Reason
+from terminal import message, program
 from terminal.arguments import Parser
 from topologies.quantities import TIME
 
@@ -90,9 +91,11 @@ class Screen:
             self.error = "the server could not generate it; why is in its own messages"
 
     def _write(self, text: str) -> None:
-        rest = text.encode()
+        if sys.stdout is None:  # it was closed by who started us
+            return
+        rest = text.encode(sys.stdout.encoding, sys.stdout.errors or "strict")
         try:
-            while rest and sys.stdout is not None:  # it was closed by who started us
+            while rest:
                 try:
                     rest = rest[os.write(sys.stdout.fileno(), rest) :]
                 except BlockingIOError:  # a terminal that some other program has left so
@@ -228,7 +231,7 @@ async def run(options: argparse.Namespace, prompt: bytes) -> int:
         complain(f"error: the answer ended after {len(screen.n_bytes)} tokens: {screen.error}")
         return 1
     if not screen.n_bytes:
-        print("the answer is empty", file=sys.stderr)
+        message.note("the answer is empty")
     return 0
 
 
@@ -330,4 +333,4 @@ def _why(error: Exception, options: argparse.Namespace) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

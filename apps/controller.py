@@ -17,10 +17,10 @@ import logging
 import os
 import socket
 import stat
-import sys
 import time
 import warnings
 
+from terminal import message, program
 from terminal.arguments import Parser
 from topologies.quantities import TIME
 
@@ -155,11 +155,11 @@ def main(arguments: list[str] | None = None) -> int:
         )
         run(options.port, options.host, options.stats, options.interval, options.control)
     except ControllerError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         logging.getLogger(__name__).error("%s", error)
         return 2
     except OSError as error:
-        print(f"error: cannot write log {options.log}: {error.strerror}", file=sys.stderr)
+        message.error(f"cannot write log {options.log}: {error.strerror}")
         return 2
     except KeyboardInterrupt:
         return 130
@@ -167,4 +167,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

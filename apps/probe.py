@@ -27,6 +27,7 @@ from dataclasses import asdict
 from typing import Any
 
 from apps.samples import Sample, summarize
+from terminal import message, program
 from terminal.arguments import Parser
 from topologies.quantities import BYTES, TIME
 
@@ -310,7 +311,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         print(json.dumps(_measure(options)))
     except ProbeError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -339,4 +340,4 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -17,7 +17,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -40,6 +39,7 @@ from apps.sources import Source, SourceError, open_source
 from apps.stacks import Stack, StackError
 from eloquent import Server
 from eloquent.aio import Reply, ServerEndpoint
+from terminal import program
 from terminal.arguments import Parser
 
 
@@ -363,4 +363,4 @@ def _lower_priority(by: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

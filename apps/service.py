@@ -17,6 +17,7 @@ import sys
 from typing import Any
 
 from apps.stacks.base import one_line
+from terminal import message, program
 
 
 def say(event: str, **fields: object) -> None:
@@ -36,8 +37,8 @@ def say(event: str, **fields: object) -> None:
 def complain(line: str) -> None:
     """One line on standard error, if there is one: print() would take standard output then."""
     if sys.stderr is not None:
-        with contextlib.suppress(BrokenPipeError):
-            print(line, file=sys.stderr, flush=True)
+        with contextlib.suppress(BrokenPipeError, program.OutputLost):
+            message.note(line)
 
 
 def failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -18,7 +18,6 @@ import json
 import math
 import os
 import platform
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +33,7 @@ from apps.sources import (
     shortened,
 )
 from eloquent.wire import MAX_TOKEN
-from terminal import stopping
+from terminal import message, program, stopping
 from terminal.arguments import Parser
 from topologies import text_file
 
@@ -368,7 +367,7 @@ def main(arguments: list[str] | None = None) -> int:
             device=options.device,
             threads=options.threads,
             repetition_penalty=options.repetition_penalty,
-            log=lambda line: print(line, file=sys.stderr),
+            log=message.note,
         )
         warm_up(source)
         how = ", ".join(f"{key} {value}" for key, value in source.settings().items())
@@ -384,13 +383,13 @@ def main(arguments: list[str] | None = None) -> int:
         ):
             record(source, options.prompt, options.tokens, writer)
     except RecordingFailed as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 1
     except SourceError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     except OSError as error:
-        print(f"error: cannot write {options.out}: {error.strerror}", file=sys.stderr)
+        message.error(f"cannot write {options.out}: {error.strerror}")
         return 2
     except KeyboardInterrupt as stop:
         return stopping.status(stop)
@@ -398,4 +397,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -14,8 +14,10 @@ import struct
 import sys
 import time
 
+from terminal import message, program
 from topologies.doctor.traffic import SIZE
 
+_USAGE = "python -m benchmarks.burst ADDRESS PORT RATE SECONDS"
 MOST = 64
 """Datagrams in one call; all bear the time right before it."""
 _TICK = 0.001
@@ -79,5 +81,18 @@ def flood(address: str, port: int, rate: float, seconds: float) -> None:
     print(json.dumps({"sent": sent, "seconds": took}), flush=True)
 
 
+def main(*words: str) -> int:
+    """The command line; returns the exit status."""
+    match words:
+        case (address, port, rate, seconds):
+            flood(address, int(port), float(rate), float(seconds))
+        case ("-h" | "--help",):
+            print(__doc__)
+        case _:
+            message.error(f"usage: {_USAGE}")
+            return 2
+    return 0
+
+
 if __name__ == "__main__":
-    flood(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))
+    program.run(main, *sys.argv[1:])

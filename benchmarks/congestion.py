@@ -13,15 +13,14 @@ import argparse
 import heapq
 import itertools
 import random
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rich.console import Console
-from rich.table import Table
-
 from eloquent import Asked, Client, Reason, Server, schemes
 from scenarios.simulator import HEADERS
+from terminal import program
+from terminal.console import standard_output
+from terminal.table import Table
 from topologies.channel import subseed
 
 ONE_WAY = 0.025
@@ -179,7 +178,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     columns = ("offered kbit/s", "x link", "dropped", "arrived", "delay P95 s", "stalled")
-    table = Table("scheme", "readers", *columns, "datagrams", box=None)
+    table = Table()
+    table.add_column("scheme", key=True)
+    for header in ("readers", *columns, "datagrams"):
+        table.add_column(header, justify="right")
     for scheme in options.schemes.split(","):
         for readers in map(int, options.readers.split(",")):
             out = Crowd(scheme, readers, options.rate, options.seed).run()
@@ -194,9 +196,9 @@ def main(arguments: list[str] | None = None) -> int:
                 f"{out.stalled:.1%}",
                 str(out.datagrams),
             )
-    Console().print(table)
+    standard_output().print(table)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 try:
-    from rich.console import Console
-    from rich.table import Table
-
     from benchmarks.two_hosts import ADDRESSES, BACKENDS, Host, answer, joined, ready
+    from terminal import message, program
     from terminal.arguments import Parser
+    from terminal.console import standard_output
+    from terminal.table import Table
     from topologies import sandbox
     from topologies.links import Link, LinkError
     from topologies.netem import netem_available
@@ -217,12 +217,13 @@ def rows(found: Sequence[Found]) -> list[Row]:
     return made
 
 
-def show(found: Sequence[Found], notes: Sequence[str], console: Console) -> None:
+def show(found: Sequence[Found], notes: Sequence[str]) -> None:
     """The table with ratios to the plain veth pair, and what limited the rates."""
+    console = standard_output()
     table = Table(title=f"Links on {platform.node()}, {os.cpu_count()} cores, {platform.release()}")
     others = [each.backend for each in found if each.backend != "cable"]
     for heading in ("", "veth", *others, *(f"{other} / veth" for other in others)):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=not heading)
+        table.add_column(heading, justify="right" if heading else "left", key=not heading)
     for name, values, form in rows(found):
         base = values["cable"]
         cells = [_cell(value, form) for value in values.values()]
@@ -238,9 +239,9 @@ def show(found: Sequence[Found], notes: Sequence[str], console: Console) -> None
     for each in found:
         if each.limit:
             name = "veth" if each.backend == "cable" else each.backend
-            console.print(f"{name}, above that rate: {each.limit}", highlight=False)
+            console.print(f"{name}, above that rate: {each.limit}")
     for note in notes:
-        console.print(note, highlight=False)
+        console.print(note)
 
 
 def _cell(value: float | None, form: str) -> str:
@@ -277,16 +278,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         for backend in BACKENDS:
             if backend == "netem" and not usable:
                 continue
-            print(f"measuring {backend} ...", file=sys.stderr, flush=True)
+            message.note(f"measuring {backend} ...")
             found.append(sandbox.call(_measurement(backend, options.seconds, throughput)))
     except (sandbox.SandboxError, LinkError, TapError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     if options.json:
         result: dict[str, Any] = {"delay": DELAY, "seconds": options.seconds, "notes": notes}
         print(json.dumps(result | {"links": [asdict(each) for each in found]}, indent=2))
     else:
-        show(found, notes, Console(width=max(100, Console().width)))
+        show(found, notes)
     return 0
 
 
@@ -295,4 +296,4 @@ def _measurement(backend: str, seconds: float, throughput: bool) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -6,16 +6,15 @@ python benchmarks/simulator.py
 from __future__ import annotations
 
 import statistics
-import sys
 import time
-
-from rich.console import Console
-from rich.table import Table
 
 from eloquent import schemes
 from scenarios.paper import network
 from scenarios.simulator import simulate
+from terminal import program
 from terminal.arguments import Parser
+from terminal.console import standard_output
+from terminal.table import Table
 
 GOAL = 0.050
 
@@ -31,7 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--streams", type=int, default=20, help="of each scheme (%(default)s)")
     options = parser.parse_args(arguments)
     tokens = [(0.045 * (n + 1), b" token"[: 3 + n % 4]) for n in range(400)]
-    table = Table("scheme", "ms (median)", "ms (worst)", "times real time", box=None)
+    table = Table()
+    table.add_column("scheme", key=True)
+    for header in ("ms (median)", "ms (worst)", "times real time"):
+        table.add_column(header, justify="right")
     for scheme in schemes.names():
         took = []
         for seed in range(options.streams):
@@ -45,10 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
             f"{1e3 * max(took):.1f}",
             f"{tokens[-1][0] / middle:.0f}",
         )
-    Console().print(table)
+    standard_output().print(table)
     print(f"goal: {1e3 * GOAL:g} ms for 20 s, 400 times real time")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

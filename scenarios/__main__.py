@@ -21,8 +21,9 @@ import scenarios
 from scenarios.command import positive
 from scenarios.folders import FolderError, results_folder
 from scenarios.scenario import Scenario
-from terminal import stopping
+from terminal import message, program, stopping
 from terminal.arguments import Parser, did_you_mean
+from terminal.console import standard_error
 
 _EXAMPLES = """examples:
   python -m scenarios --list
@@ -109,34 +110,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said = f"no scenario {unknown[0]!r}" if unknown else "no scenario is named"
         meant = did_you_mean(unknown[0], known) if unknown else ""
         meant = meant or f": use {', '.join(known)}, or --all"
-        print(f"error: {said}{meant}", file=sys.stderr)
+        message.error(f"{said}{meant}")
         return 2
     if len(set(names)) < len(names):
-        print("error: a scenario is named twice", file=sys.stderr)
+        message.error("a scenario is named twice")
         return 2
     try:
         with stopping.stoppable(), results_folder(options.out, "all", goes_on=True) as folder:
             return _run(names, rest, folder)
     except FolderError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     except KeyboardInterrupt as stop:
         return stopping.status(stop)
 
 
 def _list() -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    from terminal.console import standard_output
+    from terminal.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in ("name", "what", "parameters"):
-        table.add_column(header)
+    table = Table()
+    table.add_column("name", key=True)
+    for header in ("what", "parameters"):
+        table.add_column(header, prose=True)
     for name, scenario in catalogue().items():
         kinds = scenario.kinds()
         knobs = ", ".join(f"{k} {kinds[k].show(v)}" for k, v in scenario.knobs().items())
         table.add_row(name, scenario.title, knobs)
-    Console().print(table)
+    standard_output().print(table)
 
 
 def _run(names: Sequence[str], options: Sequence[str], folder: Path) -> int:
@@ -159,7 +160,7 @@ def _run(names: Sequence[str], options: Sequence[str], folder: Path) -> int:
         with contextlib.ExitStack() as stack:
             words = stack.enter_context(tempfile.TemporaryFile()) if workers > 1 else None
             if words is None:
-                print(f"== {name}", file=sys.stderr, flush=True)
+                message.note(f"== {name}")
             process = subprocess.Popen(command, stdout=words, stderr=words)
             running.append(process)
             status = process.wait()
@@ -176,12 +177,12 @@ def _run(names: Sequence[str], options: Sequence[str], folder: Path) -> int:
         except KeyboardInterrupt as stop:
             pool.shutdown(wait=False, cancel_futures=True)
             _stop(running, stop)
-            print(f"Interrupted: finished runs are kept in {folder}", file=sys.stderr)
+            message.note(f"Interrupted: finished runs are kept in {folder}")
             return stopping.status(stop)
     for name, (status, seconds) in statuses.items():
         word = "ok" if status == 0 else f"FAILED ({status})"
-        print(f"{name:16} {word:12} {seconds:6.0f} s", file=sys.stderr)
-    print(f"Results: {folder}", file=sys.stderr)
+        message.note(f"{name:16} {word:12} {seconds:6.0f} s")
+    message.note(f"Results: {folder}")
     # A negative status is that of a process which a signal ended.
     return max((abs(status) for status, _ in statuses.values()), default=0)
 
@@ -199,8 +200,6 @@ def _stop(running: list[subprocess.Popen[bytes]], stop: KeyboardInterrupt) -> No
 
 
 def _agree(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from scenarios import agreement
     from scenarios.command import ENGINES, UsageError
 
@@ -208,10 +207,10 @@ def _agree(options: argparse.Namespace) -> int:
     bad = [engine for engine in engines if engine not in ENGINES]
     if bad:
         meant = did_you_mean(bad[0], ENGINES) or f": use {', '.join(ENGINES)}"
-        print(f"error: --engines: no engine {bad[0]!r}{meant}", file=sys.stderr)
+        message.error(f"--engines: no engine {bad[0]!r}{meant}")
         return 2
     if len(set(engines)) < len(engines):
-        print("error: --engines: an engine is named twice", file=sys.stderr)
+        message.error("--engines: an engine is named twice")
         return 2
     try:
         with stopping.stoppable(), results_folder(options.out, "agree", goes_on=True) as out:
@@ -224,21 +223,20 @@ def _agree(options: argparse.Namespace) -> int:
                     seed=options.seed,
                     as_json=options.json,
                     strict=True,
-                    console=Console(stderr=True),
+                    console=standard_error(),
                 )
             except KeyboardInterrupt as stop:
-                print(
+                message.note(
                     "Interrupted: finished cells are kept; the same command goes on with the "
-                    f"rest, with --out {out}",
-                    file=sys.stderr,
+                    f"rest, with --out {out}"
                 )
                 return stopping.status(stop)
     except (UsageError, FolderError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     except KeyboardInterrupt as stop:
         return stopping.status(stop)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,8 @@ from analysis.summary import json_rows
 from scenarios import paper
 from scenarios.command import network_for, plan_of
 from scenarios.sweep import Cell, finished, run_cells
+from terminal import message
+from terminal.console import standard_output
 
 #: Independent losses, short, medium and long outages; a long path; a fast model.
 CONDITIONS = (
@@ -50,8 +51,7 @@ def run(
     path = out / "agree.json"
     out.mkdir(parents=True, exist_ok=True)
     if path.exists() and json.loads(path.read_text()) != asked:
-        console.print(f"error: {out} holds other runs: choose another folder", style="red",
-                      soft_wrap=True, markup=False)  # fmt: skip
+        message.error(f"{out} holds other runs: choose another folder")
         return 2
     write_whole(path, json.dumps(asked).encode() + b"\n")
     folders: list[Path] = []
@@ -83,5 +83,5 @@ def run(
     if as_json:
         print(json.dumps({"rows": json_rows(found)}))
     else:
-        Console(width=None if sys.stdout.isatty() else 124, highlight=False).print(table(found))
+        standard_output().print(table(found))
     return int(strict and bool((found["verdict"] == "differs").any()))

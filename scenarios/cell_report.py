@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from analysis.fairness import QUIET_DATAGRAMS
 from analysis.plots import scheme_colour
@@ -22,6 +19,8 @@ from analysis.results import ResultsError, ResultsFolder, load
 from analysis.summary import estimate, to_json
 from scenarios.cell_network import Timetable
 from scenarios.command import Plan
+from terminal.console import standard_output
+from terminal.table import Table
 
 #: Flows beside Eloquent may share less evenly than flows beside TCP by this much.
 TOLERANCE = 0.05
@@ -55,8 +54,7 @@ def finish(
         whole = {**head, **to_json(results.summary), "fairness": _fairness_json(tables["fairness"])}
         print(json.dumps(whole | {"checks": found}))
     else:
-        width = None if sys.stdout.isatty() else 124
-        Console(width=width).print(table(tables, results.summary))
+        standard_output().print(table(tables, results.summary))
         for check in found:
             print(("holds: " if check["holds"] else "DOES NOT HOLD: ") + check["text"])
     console.print(f"Results: {folder.path}", markup=False, soft_wrap=True)
@@ -126,18 +124,13 @@ def table(tables: dict[str, pd.DataFrame], summary: pd.DataFrame) -> Table:
     """One row per kind of run: means over runs, ± half a 95% interval where there are several."""
     shown = Table(
         title="shared_cell: means over runs; rates in kbit/s, times in ms; readers per reader",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
     )
-    shown.add_column("readers\nspeak", no_wrap=True)
+    shown.add_column("readers speak", key=True)
     headers = ("Jain's index,\nbulk (runs)", "bulk flows", "total", "readers\ntotal", "use\n%")
     more = ("queue\ndrops", "stall\n%", "delay\nP50/P95", "lost\ndown %", "pkts/\ntoken")
     last = ("pkts/s,\noverload", "tokens\nlost")
     for header in (*headers, *more, *last):
-        shown.add_column(header, justify="right", no_wrap=True)
+        shown.add_column(header, justify="right")
     for scheme, group in tables["fairness"].groupby("scheme", sort=False):
         mine = summary[summary["scheme"] == scheme]
         index = estimate(group["jain"])

@@ -30,7 +30,8 @@ from scenarios.measurement import MeasurementError
 from scenarios.processes import Clients, ProcessFailed, client_failed, last_lines
 from scenarios.progress import progress_bar
 from scenarios.report import run_seed
-from terminal import stopping
+from terminal import message, stopping
+from terminal.console import standard_error
 from topologies.catalogue import NetworkError, TopologyError
 from topologies.channel import subseed
 
@@ -44,13 +45,13 @@ ERRORS = (*EXPECTED_ERRORS, FairnessError, NetworkError, TopologyError)
 
 def run(plan: Plan, times: Timetable, out: Path) -> int:
     """Run the plan inside a sandbox; whatever was measured is kept."""
-    console = Console(stderr=True)
+    console = standard_error()
     try:
         folder = ResultsFolder.create(out)
     except ResultsError as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         return 2
-    warnings.showwarning = lambda message, *_: console.print(f"warning: {message}", markup=False)
+    warnings.showwarning = lambda what, *_: message.warning(what)
     experiment = Experiment(plan, times, folder, console)
     status = 0
     try:
@@ -59,7 +60,7 @@ def run(plan: Plan, times: Timetable, out: Path) -> int:
         console.print("Interrupted: finished runs are kept.")
         status = stopping.status(stop)
     except ERRORS as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         status = 1
     experiment.manifest["finished"] = status == 0
     folder.write_manifest(experiment.manifest)
@@ -68,7 +69,7 @@ def run(plan: Plan, times: Timetable, out: Path) -> int:
         pictures = not stopping.was_stopped(status)
         cell_report.finish(plan, folder, experiment.tables, console, pictures=pictures)
     except ERRORS as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         status = status or 1
     return status
 

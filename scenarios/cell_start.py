@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 
 from apps.sources import ScheduledSource, SourceError, open_source
 from scenarios.cell_network import Timetable, timetable
 from scenarios.command import Plan, check_root
 from scenarios.folders import FolderError, results_folder
-from terminal import stopping
+from terminal import message, stopping
 from topologies import sandbox
 
 
@@ -22,7 +21,7 @@ def start(plan: Plan, out: Path | None) -> int:
         with results_folder(out, plan.scenario.name) as folder:
             return _run(plan, times, folder)
     except (FolderError, SourceError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
 
 
@@ -43,7 +42,7 @@ def _run(plan: Plan, times: Timetable, folder: Path) -> int:
     try:
         return sandbox.run(inside)
     except sandbox.SandboxError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
 
 

@@ -19,7 +19,7 @@ from scenarios.executors import check as check_executor
 from scenarios.folders import FolderError, results_folder
 from scenarios.prompt_sets import PromptError, PromptSet, load, names
 from scenarios.scenario import Scenario
-from terminal import stopping
+from terminal import message, stopping
 from terminal.arguments import Parser, did_you_mean
 from topologies import sandbox
 from topologies.channel import ChannelError
@@ -89,12 +89,12 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
             with results_folder(options.out, scenario.name) as out:
                 return _run(plan, out)
     except (UsageError, SourceError, PromptError, ExecutorError, FolderError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     except BrokenPipeError:
         raise
     except OSError as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
+        message.error(f"{one_line(error)}")
         return 1
     except KeyboardInterrupt as stop:
         return stopping.status(stop)
@@ -162,7 +162,7 @@ def emulate(plan: Plan, out: Path, *, show: bool = True) -> int:
     try:
         return sandbox.run(inside)
     except sandbox.SandboxError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
 
 

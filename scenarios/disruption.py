@@ -9,6 +9,7 @@ try:
     from analysis.recovery import recovery_text
     from scenarios.command import main
     from scenarios.scenario import Scenario
+    from terminal import program
     from topologies.channel import Gaps
     from topologies.profile import Direction, LinkProfile, NetworkProfile
     from topologies.profile_file import named
@@ -47,4 +48,4 @@ SCENARIO = Scenario(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(SCENARIO))
+    program.run(main, SCENARIO)

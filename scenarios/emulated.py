@@ -26,7 +26,8 @@ from scenarios.measurement import Measurement, MeasurementError, measure
 from scenarios.processes import ProcessFailed
 from scenarios.progress import progress_bar
 from scenarios.stage import Stage
-from terminal import stopping
+from terminal import message, stopping
+from terminal.console import standard_error
 from topologies import catalogue, wifi
 from topologies.links import LinkError
 from topologies.openvswitch import OpenVSwitchError
@@ -57,14 +58,14 @@ EXPECTED_ERRORS = (
 
 def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     """Run the plan inside a sandbox; returns the exit status. Whatever was measured is kept."""
-    console = Console(stderr=True)
+    console = standard_error()
     try:
         folder = ResultsFolder.create(out)
     except ResultsError as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         return 2
     # Warnings of the analysis (a capture that breaks off, say) are for the user: a line each.
-    warnings.showwarning = lambda message, *_: console.print(f"warning: {message}", markup=False)
+    warnings.showwarning = lambda what, *_: message.warning(what)
     experiment = Experiment(plan, folder, console)
     status = 0
     try:
@@ -73,7 +74,7 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
         console.print("Interrupted: finished runs are kept.")
         status = stopping.status(stop)
     except EXPECTED_ERRORS as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         status = 1
     experiment.manifest["finished"] = status == 0
     try:
@@ -81,7 +82,7 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
         pictures = show and not stopping.was_stopped(status)
         experiment.finish(pictures=pictures, show=show)
     except EXPECTED_ERRORS as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         status = status or 1
     return status
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 try:
     from scenarios.command import Plan, main
     from scenarios.scenario import Scenario
+    from terminal import program
     from topologies.channel import Gaps
     from topologies.profile import Direction, LinkProfile, NetworkProfile, ProfileError
     from topologies.quantities import Seconds
@@ -91,4 +92,4 @@ SCENARIO = Scenario(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(SCENARIO))
+    program.run(main, SCENARIO)

@@ -8,6 +8,7 @@ import sys
 try:
     from scenarios.command import main
     from scenarios.scenario import Scenario
+    from terminal import program
     from topologies.profile import NetworkProfile
     from topologies.profile_file import named
 except ModuleNotFoundError as missing:
@@ -27,4 +28,4 @@ SCENARIO = Scenario(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(SCENARIO))
+    program.run(main, SCENARIO)

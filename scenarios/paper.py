@@ -9,6 +9,7 @@ import sys
 try:
     from scenarios.command import main
     from scenarios.scenario import Scenario
+    from terminal import program
     from topologies.channel import bursts
     from topologies.profile import Direction, LinkProfile, NetworkProfile
     from topologies.quantities import Count, Seconds, Share
@@ -60,9 +61,13 @@ def _one_cell(words: list[str]) -> bool:
     return kernel or bool(names & {*SCENARIO.knobs(), "h", "help", "quick", "sweep", "source"})
 
 
-if __name__ == "__main__":
+def _whole_or_cell(scenario: Scenario) -> int:
     if _one_cell(sys.argv[1:]):
-        sys.exit(main(SCENARIO))
+        return main(scenario)
     from scenarios.paper_table import main as whole_table
 
-    sys.exit(whole_table(SCENARIO))
+    return whole_table(scenario)
+
+
+if __name__ == "__main__":
+    program.run(_whole_or_cell, SCENARIO)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +27,9 @@ from scenarios.progress import progress_bar
 from scenarios.scenario import Scenario
 from scenarios.simulated import EXPECTED_ERRORS
 from scenarios.sweep import Cell, simulated_cells
-from terminal import stopping
+from terminal import message, stopping
 from terminal.arguments import Parser
+from terminal.console import standard_error, standard_output
 from topologies.guest import kernel
 
 LOSSES, OUTAGES = (0.01, 0.02, 0.05, 0.10, 0.15, 0.20), (0.0, 0.05, 0.1, 0.2, 0.5)
@@ -48,7 +48,7 @@ _EXAMPLES = """examples:
 def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
     """Run the table; returns the exit status."""
     options = _parser().parse_args(argv)
-    console = Console(stderr=True)
+    console = standard_error()
     try:
         check(options.executor)
         grid = list(_cells(scenario, options))
@@ -56,10 +56,10 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
         with stopping.stoppable(), results_folder(options.out, "paper") as out:
             return _run(scenario, options, grid, out, console)
     except (UsageError, ExecutorError, FolderError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     except (ResultsError, OSError) as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
+        message.error(f"{one_line(error)}")
         return 1
     except KeyboardInterrupt as stop:
         return stopping.status(stop)
@@ -82,7 +82,7 @@ def _run(
         console.print(f"Interrupted: finished cells are in {out}/cells.csv", markup=False)
         return stopping.status(stop)
     except EXPECTED_ERRORS as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         return 1
     _conclude(rows, out, as_json=options.json)
     status = 0
@@ -180,7 +180,7 @@ def _conclude(rows: pd.DataFrame, out: Path, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"scenario": "paper", "out": str(out), "cells": json_rows(found)}))
         return
-    Console(width=None if sys.stdout.isatty() else 124).print(paper.claims_table(found))
+    standard_output().print(paper.claims_table(found))
     print(paper.text(rows))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pandas as pd
 from rich.console import Console
@@ -13,6 +12,7 @@ from analysis.results import Results, ResultsFolder, load
 from analysis.summary import to_json
 from analysis.tables import summary_table
 from scenarios.command import Plan
+from terminal.console import standard_output
 from topologies.channel import subseed
 
 
@@ -48,7 +48,7 @@ def finish(
         print(json.dumps({**head, **to_json(results.summary)}))
     else:
         table = summary_table(results.summary, plan.baseline, plan.scenario.theta)
-        Console(width=None if sys.stdout.isatty() else 124).print(table)
+        standard_output().print(table)
         if plan.scenario.conclude is not None:
             print(plan.scenario.conclude(results, plan.knobs))
     console.print(f"Results: {folder.path}", markup=False, soft_wrap=True)

@@ -9,11 +9,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from terminal import message
+
 try:
     from scenarios.cell_start import start
     from scenarios.command import Plan, UsageError, plan_of
     from scenarios.scenario import Scenario
-    from terminal import stopping
+    from terminal import program, stopping
     from topologies.channel import Bottleneck
     from topologies.profile import Direction, LinkProfile, NetworkProfile
     from topologies.profile_file import named
@@ -87,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             plan = dataclasses.replace(plan, command_line=(sys.argv[0], *words))
             return start(plan, options.out)
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     except KeyboardInterrupt as stop:
         return stopping.status(stop)
@@ -121,4 +123,4 @@ def _check(plan: Plan, sweep: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -32,7 +32,8 @@ from scenarios.limit import limit_stall_ratio
 from scenarios.progress import progress_bar
 from scenarios.recording import recorded
 from scenarios.simulator import HEADERS, Answer, SimulationError, simulate
-from terminal import stopping
+from terminal import message, stopping
+from terminal.console import standard_error
 from topologies.profile import NetworkProfile
 
 _PORT = 4433
@@ -81,13 +82,13 @@ class Outcome:
 
 def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     """Run the plan; returns the exit status. Whatever was finished is kept."""
-    console = Console(stderr=True)
+    console = standard_error()
     try:
         folder = ResultsFolder.create(out)
     except ResultsError as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         return 2
-    warnings.showwarning = lambda message, *_: console.print(f"warning: {message}", markup=False)
+    warnings.showwarning = lambda what, *_: message.warning(what)
     status = 0
     try:
         with recorded(plan, console) as (source, _):
@@ -96,7 +97,7 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
         console.print("Interrupted: finished runs are kept.")
         status = stopping.status(stop)
     except EXPECTED_ERRORS as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         status = 1
     if status and not (folder.path / "summary.csv").exists():
         shutil.rmtree(folder.path)  # no run was finished, and there is no log that tells more
@@ -105,7 +106,7 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
         pictures = show and not stopping.was_stopped(status)
         report.finish(plan, folder, console, "model", pictures=pictures, show=show)
     except EXPECTED_ERRORS as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         status = status or 1
     return status
 

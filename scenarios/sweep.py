@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import random
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -33,7 +32,9 @@ from scenarios.folders import is_free
 from scenarios.progress import progress_bar
 from scenarios.recording import recorded
 from scenarios.simulated import EXPECTED_ERRORS, Outcome, jobs_of, run_job
+from terminal import message
 from terminal.arguments import did_you_mean
+from terminal.console import standard_error, standard_output
 from terminal.stopping import status as stopped_status
 from terminal.stopping import stop_of, was_stopped
 from topologies.quantities import Kind, QuantityError
@@ -110,11 +111,11 @@ def _check_source(source: str) -> None:
 
 def run(plan: Plan, names: list[str], grid: list[Cell], out: Path) -> int:
     """Run the grid that ``cells`` made of the parameters ``names``; returns the exit status."""
-    console = Console(stderr=True)
+    console = standard_error()
     try:
         _open(plan, grid, out)
     except ResultsError as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         return 2
     todo = [cell for cell in grid if not finished(out / "cells" / cell.name)]
     if len(todo) < len(grid):
@@ -139,7 +140,7 @@ def run(plan: Plan, names: list[str], grid: list[Cell], out: Path) -> int:
     try:
         _conclude(plan, table, names, out)
     except ResultsError as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         return status or 1
     console.print(f"Results: {out}", markup=False, soft_wrap=True)
     return status
@@ -161,7 +162,7 @@ def run_cells(todo: list[Cell], plan: Plan, out: Path, console: Console) -> int:
     try:
         _simulate(todo, plan, out, console)
     except EXPECTED_ERRORS as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         return 1
     return 0
 
@@ -315,9 +316,7 @@ def _show(plan: Plan, table: pd.DataFrame, names: list[str], out: Path) -> None:
         head = {"scenario": plan.scenario.name, "out": str(out), "engine": plan.engine}
         print(json.dumps(head | {"cells": grid_json(table, names)}))
     else:
-        Console(width=None if sys.stdout.isatty() else 124).print(
-            grid_table(table, names, plan.baseline)
-        )
+        standard_output().print(grid_table(table, names, plan.baseline))
     figure = heat_map(table, names, plan.baseline)
     if figure is not None:
         picture = io.BytesIO()

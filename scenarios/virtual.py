@@ -25,7 +25,8 @@ from scenarios import report
 from scenarios.command import Plan, options_of
 from scenarios.folders import is_free
 from scenarios.recording import recorded
-from terminal import stopping
+from terminal import message, stopping
+from terminal.console import standard_error
 from topologies.guest.boot import GuestError, GuestStopped, Result
 from topologies.guest.boot import run as run_guest
 from topologies.guest.kernel import KernelError
@@ -37,14 +38,9 @@ _PATIENCE, _PATIENCE_A_RUN = 180.0, 60.0
 
 def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     """Run the plan in a guest; returns the exit status. Results lie in `out` as always."""
-    console = Console(stderr=True)
+    console = standard_error()
     if not is_free(out):
-        console.print(
-            f"error: {out} already exists: results are never overwritten, choose another folder",
-            style="red",
-            soft_wrap=True,
-            markup=False,
-        )
+        message.error(f"{out} already exists: results are never overwritten, choose another folder")
         return 2
     try:
         with recorded(plan, console) as (source, traces), contextlib.ExitStack() as stack:
@@ -69,7 +65,7 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     except GuestStopped:  # whoever stopped it says so
         return 128 + signal.SIGINT
     except (GuestError, KernelError, SourceError) as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        message.error(error)
         return 1
     if show and not plan.json:
         console.print(_speed(plan, result), markup=False, highlight=False)
@@ -83,7 +79,7 @@ def _finish(plan: Plan, out: Path, console: Console, *, show: bool) -> None:
         try:
             report.finish(plan, ResultsFolder(out), console, link, pictures=False, show=show)
         except (ResultsError, SummaryError) as error:
-            console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+            message.error(error)
 
 
 def _command(plan: Plan, out: Path, source: str) -> list[str]:

@@ -8,6 +8,7 @@ import sys
 try:
     from scenarios.command import main
     from scenarios.scenario import Scenario
+    from terminal import program
     from topologies.channel import bursts
     from topologies.profile import Direction, LinkProfile, NetworkProfile
     from topologies.quantities import Seconds, Share
@@ -46,4 +47,4 @@ SCENARIO = Scenario(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(SCENARIO))
+    program.run(main, SCENARIO)

@@ -20,6 +20,10 @@ from topologies import sandbox
 from topologies.guest import kernel
 from topologies.netem import netem_available
 
+# What a command prints must not depend on the terminal that the tests are started from.
+for _variable in ("COLUMNS", "FORCE_COLOR"):
+    os.environ.pop(_variable, None)
+
 # A deadline per example measures how busy the machine is; pytest-timeout bounds each test instead.
 settings.register_profile("testbed", deadline=None)
 settings.load_profile("testbed")

@@ -126,7 +126,7 @@ def test_a_reader_that_leaves_ends_it_without_a_word(words: tuple[str, ...]) -> 
         assert process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == ""
-    assert process.returncode in (0, 1)  # 0: all was written before
+    assert process.returncode in (0, 1, 141)  # 0, 1: all was written before
 
 
 def shell(commands: str) -> str:

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from terminal import message, program
 from terminal.arguments import Parser
+from terminal.text import visible
 from topologies import catalogue, openvswitch, profile_file, sandbox
 from topologies.backends import BACKENDS, choose
 from topologies.catalogue import pings
@@ -58,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             topology = topology.with_access(profile_file.find(options.profile))
         if options.draw is not None:
             draw(topology, options.draw)
-            print(f"Picture: {options.draw}")
+            print(f"Picture: {visible(str(options.draw))}")
             if not options.cli:
                 return 0
         topology.profiles  # noqa: B018 - it reads them all: errors come before anything is built
@@ -68,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if options.cli:
                 _take_terminal()
     except _ERRORS as error:
-        print(_line(error), file=sys.stderr)
+        message.error(error)
         return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -94,25 +96,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _line(error: Exception) -> str:
-    return f"error: {' '.join(str(error).split())}"
-
-
 def _list() -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    from terminal.console import standard_output
+    from terminal.table import Table
 
-    console = Console()
-    if not console.is_terminal:
-        console.width = 120  # a pipe or a file has no width
-    table = Table("topology", "what it is", "hosts", "switches", "links", box=box.SIMPLE_HEAD)
+    console = standard_output()
+    table = Table()
+    table.add_column("topology", key=True)
+    table.add_column("what it is", prose=True)
+    for header in ("hosts", "switches", "links"):
+        table.add_column(header, justify="right")
     for name in catalogue.names():
         topology = catalogue.named(name)
         counts = (topology.hosts, topology.switches, topology.wires)
         table.add_row(name, topology.title, *(str(len(count)) for count in counts))
     console.print(table)
-    table = Table("profile", "what it is", "its numbers", box=box.SIMPLE_HEAD)
+    console.print()
+    table = Table()
+    table.add_column("profile", key=True)
+    for header in ("what it is", "its numbers"):
+        table.add_column(header, prose=True)
     for name in profile_file.names():
         table.add_row(name, profile_file.title(name), describe(profile_file.named(name)))
     console.print(table)
@@ -139,9 +142,7 @@ def _run(topology: catalogue.Topology, options: argparse.Namespace) -> int:
             finally:
                 network.stop()
     except _ERRORS as error:
-        print(_line(error), file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # as below
+        message.error(error)
         return 1
     return 0
 
@@ -193,8 +194,4 @@ def _ping(network: catalogue.Network, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:  # the reader of our output, head for one, has left
-        sys.stderr.close()
-        sys.exit(1)
+    program.run(main)

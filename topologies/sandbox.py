@@ -33,7 +33,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar, cast
 
-from terminal import stopping
+from terminal import message, program, stopping
 from terminal.arguments import Parser
 from terminal.stopping import SIGNALS
 
@@ -273,6 +273,7 @@ def _main(main: Callable[[], int]) -> NoReturn:
                 signal.signal(number, stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         status = main()
+        sys.stdout.flush()  # now, as whoever takes no more of it may end us (terminal.program)
     except KeyboardInterrupt as error:
         status = stopping.status(error)
     except SystemExit as error:
@@ -285,7 +286,7 @@ def _main(main: Callable[[], int]) -> NoReturn:
     finally:
         # Not sys.exit(): exit handlers belong to the outer process, which still lives.
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, SystemExit):
                 stream.flush()
         os._exit((status or 0) & 0xFF)
 
@@ -344,7 +345,7 @@ def _command(arguments: list[str]) -> int:
                 signal.signal(number, signal.SIG_DFL)
         os.execvp(arguments[0], arguments)
     except OSError as error:
-        print(f"error: cannot run {arguments[0]}: {error.strerror}", file=sys.stderr)
+        message.error(f"cannot run {arguments[0]}: {error.strerror}")
         return 127
 
 
@@ -366,9 +367,9 @@ def _cli(arguments: list[str]) -> int:
     try:
         return run(lambda: _command(arguments))
     except SandboxError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
 
 
 if __name__ == "__main__":
-    sys.exit(_cli(sys.argv[1:]))
+    program.run(_cli, sys.argv[1:])

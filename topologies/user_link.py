@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from terminal import message, program
 from topologies.channel import DIRECTIONS, ChannelError
 from topologies.channel.replay import read_fates
 from topologies.forwarder import Forwarder
@@ -243,14 +244,17 @@ def _make_prompt() -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    """The link process."""
+    """The link process; returns the exit status."""
+    if arguments in ([], ["-h"], ["--help"]):
+        print(__doc__)
+        return 0 if arguments else 2
     configuration = json.loads(arguments[0])
     name, profile = configuration["name"], LinkProfile.from_dict(configuration["profile"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who holds the other end of stdin decides
     try:
         first, second = (open_tap(device) for device in configuration["devices"])
     except TapError as error:
-        print(error, file=sys.stderr)
+        message.note(error)
         return 2
     up, down = (profile.channel(direction, name) for direction in DIRECTIONS)
     nat = Nat(profile.rebind) if profile.rebind else None
@@ -263,4 +267,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    program.run(main, sys.argv[1:])

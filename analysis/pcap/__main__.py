@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from analysis.pcap.command import main
+from terminal import program
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:  # the reader of our output, head for one, has left
-        sys.stderr.close()
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    program.run(main)

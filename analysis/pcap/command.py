@@ -25,7 +25,9 @@ from analysis.pcap.quic_flows import quic_flows
 from analysis.pcap.tcp_flows import tcp_flows
 from analysis.pcap.token_streams import eloquent_connections, token_flows
 from analysis.stalls import THETA
+from terminal import message
 from terminal.arguments import Parser
+from terminal.console import standard_output
 
 _EXAMPLES = """examples:
   python -m analysis pcap client.pcapng                   what happened to each flow
@@ -93,8 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.both_ends and len(options.path) != 2:
         parser.error(f"--both-ends compares two files: {len(options.path)} given")
 
-    # When not shown to a terminal, never wrap at 80 columns: a file or pager scrolls.
-    console = Console(width=None if sys.stdout.isatty() else 220, highlight=False)
+    console = standard_output()
     rows = options.rows or sys.maxsize
     status = 0
     output: list[dict[str, Any]] = []
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             flows = analyse(capture, options.theta, options.quic)
         except CaptureError as error:
-            print(f"error: {error}", file=sys.stderr)
+            message.error(error)
             status = 2
             continue
         if options.json:
@@ -120,10 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if len(captures) == 2:
         found = both_ends(*captures)
         if not found.matched:
-            print(
-                f"error: {captures[0].name} and {captures[1].name} have no packet in common: "
-                "another flow, translated addresses, or offload that joined packets",
-                file=sys.stderr,
+            message.error(
+                f"{captures[0].name} and {captures[1].name} have no packet in common: "
+                "another flow, translated addresses, or offload that joined packets"
             )
             status = 2
         elif options.json:
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             names = captures[0].name, captures[1].name
             console.print(report.ends_table(found, names, rows))
-            console.print(report.offset_line(found))
+            console.print(report.offset_line(found), soft_wrap=False)
     elif options.json and not options.both_ends:
         _print_json({"captures": output})
     return status
@@ -166,7 +166,7 @@ def _show(console: Console, capture: Capture, flows: Flows, theta: float, rows: 
         f"{capture.name}: {counts.packets} packets, {counts.tcp} TCP, {counts.udp} UDP, "
         f"{counts.fragments} IP fragments, {counts.other} other"
         + (f": {counts.others}" if counts.others else ""),
-        soft_wrap=True,
+        soft_wrap=False,
     )
     tables = (
         (flows.tokens, report.token_table),
@@ -175,6 +175,7 @@ def _show(console: Console, capture: Capture, flows: Flows, theta: float, rows: 
     )
     for table, make in tables:
         if not table.empty:
+            console.print()
             console.print(make(table, theta, rows))
     if all(table.empty for table, _ in tables):
         console.print("No Eloquent, no TCP data and no QUIC in it.")
@@ -232,10 +233,10 @@ def _warnings_to_stderr() -> Iterator[list[str]]:
         finally:
             for warning in caught:
                 if issubclass(warning.category, CaptureNote):
-                    print(f"note: {warning.message}", file=sys.stderr)
+                    message.note(f"note: {warning.message}")
                     continue
                 said.append(str(warning.message))
-                print(f"warning: {warning.message}", file=sys.stderr)
+                message.warning(warning.message)
 
 
 def _seconds(text: str) -> float:

@@ -6,11 +6,10 @@ import math
 from typing import Any
 
 import pandas as pd
-from rich import box
-from rich.table import Table
 
 from analysis.pcap.both_ends import BothEnds
 from analysis.tables import NONE, sure_scheme, unsure_note
+from terminal.table import Table
 
 ROWS = 20
 """Rows of a table in the terminal, unless asked for more."""
@@ -156,23 +155,15 @@ def _known(value: Any) -> Any:
 def _table(title: str, note: str, total: int, rows: int, *left: str) -> Table:
     if total > rows:
         note = f"the first {rows} of {total} rows (--rows shows more, --json all); {note}"
-    table = Table(
-        title=title,
-        title_justify="left",
-        caption=note,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = Table(title=title, caption=note)
     for header in left:
-        table.add_column(header, overflow="fold")
+        table.add_column(header, key=True)
     return table
 
 
 def _right(table: Table, *headers: str) -> None:
     for header in headers:
-        table.add_column(header, justify="right", no_wrap=True)
+        table.add_column(header, justify="right")
 
 
 def _gap_headers(theta: float) -> tuple[str, str, str]:

@@ -1,11 +1,7 @@
 """`python -m analysis report RESULTS...`"""
 
-import sys
-
 from analysis.report.command import main
+from terminal import program
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    program.run(main)

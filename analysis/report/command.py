@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -16,7 +15,9 @@ from analysis.report.section import Section, section
 from analysis.results import ResultsError, ResultsWarning, load
 from analysis.stalls import StallError
 from analysis.summary import SummaryError
+from terminal import message
 from terminal.arguments import Parser
+from terminal.text import visible
 
 _EXAMPLES = """examples:
   python -m analysis report results/wifi_loss/20250101-120000
@@ -62,12 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         ]
         _write(out, render([one for one, _ in found]))
     except (ReportError, ResultsError, SummaryError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 2
     for one, _ in found:
         for text in one.shortcomings:
-            print(f"note: {one.path}: {text}", file=sys.stderr)
-    print(f"Report: {out}")
+            message.note(f"note: {one.path}: {text}")
+    print(f"Report: {visible(str(out))}")
     return 1 if any(damaged for _, damaged in found) else 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
@@ -12,6 +11,7 @@ from typing import ClassVar, Protocol
 
 from apps.sources import one_line as one_line
 from eloquent import Reason, Token
+from terminal import message
 
 #: A client from which no prompt comes for this long (s) is dropped.
 PROMPT_TIMEOUT = 60.0
@@ -102,7 +102,7 @@ class Stack(ABC):
 
     def dropped(self, error: BaseException) -> None:
         """Note on standard error that a client was given up."""
-        print(f"{self.name} connection dropped: {one_line(error)}", file=sys.stderr, flush=True)
+        message.note(f"{self.name} connection dropped: {one_line(error)}")
 
 
 def end_text(total: int, reason: Reason) -> str:
@@ -127,7 +127,7 @@ class _OneLine(logging.Handler):
         line = one_line(RuntimeError(record.getMessage()))
         if record.exc_info and record.exc_info[1] is not None:
             line += f": {one_line(record.exc_info[1])}"
-        print(f"{record.name}: {line}", file=sys.stderr, flush=True)
+        message.note(f"{record.name}: {line}")
 
 
 def quiet_logger(name: str) -> logging.Logger:

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from terminal import message, program
 from terminal.arguments import Parser
 from topologies.doctor import report
 from topologies.doctor.examination import Examination
@@ -36,13 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _examine(quick=options.quick, as_json=options.json)
     except KeyboardInterrupt:
-        print("Interrupted: nothing is left behind.", file=sys.stderr)
+        message.note("Interrupted: nothing is left behind.")
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        raise
     except Exception as error:  # noqa: BLE001 - a doctor with a traceback helps nobody
-        text = " ".join(str(error).split()) or type(error).__name__
-        print(f"problem  doctor: it failed itself ({text})", file=sys.stderr)
+        message.note(f"problem  doctor: it failed itself ({error or type(error).__name__})")
         return 1
 
 
@@ -53,7 +51,7 @@ def _examine(*, quick: bool, as_json: bool) -> int:
             print(report.line(check), flush=True)
     if not quick:
         if not as_json and sys.stderr.isatty():
-            print("Measuring links, some 20 s ...", file=sys.stderr, flush=True)
+            message.note("Measuring links, some 20 s ...")
         for check in examination.links():
             if not as_json:
                 print(report.line(check), flush=True)
@@ -62,8 +60,4 @@ def _examine(*, quick: bool, as_json: bool) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:  # the reader of our output, head for one, has left
-        sys.stderr.close()
-        sys.exit(1)
+    program.run(main)

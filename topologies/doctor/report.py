@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+from terminal.text import visible
 from topologies.doctor.check import Check
 from topologies.doctor.examination import Examination
 
@@ -12,7 +13,8 @@ from topologies.doctor.examination import Examination
 def line(check: Check) -> str:
     """One check on one line."""
     text = f"{check.status:<8} {check.name + ':':<13} {check.finding}"
-    return f"{text}. Remedy: {check.remedy}" if check.remedy else text
+    # Other programs' command lines and messages are in it.
+    return visible(f"{text}. Remedy: {check.remedy}" if check.remedy else text)
 
 
 def conclusion(examination: Examination) -> list[str]:

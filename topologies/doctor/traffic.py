@@ -18,6 +18,8 @@ import struct
 import sys
 import time
 
+from terminal import program
+
 SIZE = 100
 """Bytes of UDP payload: a token's datagram with its header."""
 _PROBE = struct.Struct("!Id")
@@ -127,7 +129,7 @@ def _say(what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
-def main(mode: str, *words: str) -> None:
+def main(mode: str = "--help", *words: str) -> None:
     """One of the four, with its arguments."""
     match mode:
         case "echo":
@@ -138,9 +140,11 @@ def main(mode: str, *words: str) -> None:
             sink(int(words[0]), int(words[1]), float(words[2]))
         case "flood":
             flood(words[0], int(words[1]), float(words[2]), float(words[3]))
+        case "-h" | "--help":
+            print(__doc__)
         case _:
-            sys.exit(f"unknown mode {mode!r}")
+            sys.exit(f"error: unknown mode {mode!r}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    program.run(main, *sys.argv[1:])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from terminal import message, program
 from terminal.arguments import Parser
 from topologies.guest.boot import MEMORY, TIMES, GuestError, run
 from topologies.guest.kernel import KernelError
@@ -70,13 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             environment=kept,
         )
     except (GuestError, KernelError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 125
     except KeyboardInterrupt:
-        print("Interrupted: the guest is ended.", file=sys.stderr)
+        message.note("Interrupted: the guest is ended.")
         return 130
     return result.status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

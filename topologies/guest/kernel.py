@@ -17,12 +17,12 @@ import pwd
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from terminal import message, program
 from terminal.arguments import Parser
 
 HERE = Path(__file__).parent
@@ -218,10 +218,11 @@ def _compile_shim(target: Path) -> None:
 
 
 def _compile_kernel(archive: Path, work: Path, target: Path, quiet: bool) -> None:
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), disable=quiet, transient=True) as progress:
+    from terminal.console import standard_error
+
+    with Progress(console=standard_error(), disable=quiet, transient=True) as progress:
         task = progress.add_task("unpacking the kernel", total=None)
         _run(["tar", "-C", str(work), "-xf", str(archive)], "unpacking")
         tree = work / _tree(archive)
@@ -286,11 +287,11 @@ def main(argv: list[str] | None = None) -> int:
     try:
         kernel = find() if options.find else build()
     except KernelError as error:
-        print(f"error: {error}", file=sys.stderr)
+        message.error(error)
         return 1
     print(f"{kernel.program} (Linux {kernel.version})")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)
