@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 
 from .rtt import RttEstimator
@@ -14,6 +15,10 @@ _STAMPS = 1024
 _U32 = 2**32
 #: ACKs leave at once. An echo older than this (in a PING) proves the peer but not the RTT.
 MAX_ACK_DELAY = 0.025
+#: When nothing was answered for this long (s), or for 3 PTO if that is more, but not more than
+#: MOST_QUIET_AFTER, although an answer was due, the path is taken for broken off.
+QUIET_AFTER = 1.0
+MOST_QUIET_AFTER = 3.0
 
 
 class Path:
@@ -29,6 +34,8 @@ class Path:
         self.rtt = RttEstimator()
         self._salt = secrets.randbits(32) if salt is None else salt
         self._stamps: dict[int, float] = {}
+        self._unanswered_since: float | None = None
+        self._resumed_at = -math.inf  # when the last outage was over
         self._received = 0
         self._sent = 0
 
@@ -39,6 +46,8 @@ class Path:
     def stamp(self, now: float) -> int:
         """This path's time, remembered, for a datagram whose answer will echo it."""
         stamp = self.clock(now)
+        if self._unanswered_since is None:
+            self._unanswered_since = now
         self._stamps[stamp] = now
         if len(self._stamps) > _STAMPS:
             del self._stamps[next(iter(self._stamps))]
@@ -54,9 +63,24 @@ class Path:
         if sent is None:
             return False
         self.validated = True
-        if delay <= MAX_ACK_DELAY * 1e6:
+        silence = self._silence(now)
+        if silence > self.quiet_after and self.rtt.samples:
+            # Late answers to what was sent before say how long that was, not how long the way is.
+            self._resumed_at = now
+            self.rtt.broken_off(silence)
+        elif sent >= self._resumed_at and delay <= MAX_ACK_DELAY * 1e6:
             self.rtt.add(max(0.0, now - sent), delay / 1e6)
+        self._unanswered_since = None
         return True
+
+    @property
+    def quiet_after(self) -> float:
+        """Seconds without an answer after which the path is taken for broken off."""
+        return min(max(QUIET_AFTER, 3 * self.rtt.probe_timeout), MOST_QUIET_AFTER)
+
+    def _silence(self, now: float) -> float:
+        """Seconds since the first stamp that no answer has followed."""
+        return 0.0 if self._unanswered_since is None else now - self._unanswered_since
 
     def remembers(self, stamp: int) -> bool:
         """Whether ``stamp`` was sent here and is not answered yet."""

@@ -25,8 +25,9 @@ FLIGHT_INTERVAL = 0.005
 #: Where datagrams queue, flights are half of the queueing delay apart, but no further than this: a
 #: queue that is full for seconds is met with 7 flights/s instead of one for each token, and a
 #: reader who stalls after 200 ms does not stall for it. With a longer queue, what was sent before
-#: is repeated only every half of the queueing delay; between, only what was never sent leaves: all
-#: that waits in the queue, again and again, would fill it further.
+#: is repeated only every half of the queueing delay (or a PTO after the last time, when the peer
+#: asks for it); between, only what was never sent leaves: all that waits in the queue, again and
+#: again, would fill it further.
 MAX_FLIGHT_INTERVAL = 0.15
 #: The backed-off probe timeout never exceeds the larger of this and the plain probe timeout, so
 #: that an outage of any length ends at most this long after the network is back.
@@ -41,9 +42,8 @@ MIN_PROBE_INTERVAL = 0.02
 MAX_PROBE_INTERVAL = 1.0
 #: PROBE_INTERVAL before the first RTT sample, when nothing is known about the path.
 INITIAL_PROBE_INTERVAL = 0.5
-#: When nothing was answered for this long although an answer was due, new tokens trigger no
-#: datagrams any more, and each probe carries at most PROBE_DATAGRAMS.
-QUIET_AFTER = 1.0
+#: While the path is quiet (``Path.quiet_after``), new tokens trigger no datagrams any more, and
+#: each probe carries at most this many.
 PROBE_DATAGRAMS = 2
 #: Once quiet, a scheme's own timer is heard this often at most, for one datagram.
 QUIET_TIMER_INTERVAL = 0.1
@@ -76,6 +76,7 @@ class Sender:
         self._flight_at = self._probe_at = self._timer_at = self._repeated_at = -math.inf
         self._unanswered_since: float | None = None
         self._quiet = False
+        self._asked = False  # the peer waits, and nothing was repeated since it said so
         self._blocked = False  # the last flight exceeded the amplification limit
 
     @property
@@ -116,8 +117,10 @@ class Sender:
                 self._quiet = False
                 self._probe_at = -math.inf  # what the probes left out is due
         if fresh:
+            self._asked = False
             self.scheme.on_ack(self.window, fresh, self.path.rtt, now)
         elif message.asks:
+            self._asked = True
             self.scheme.on_ping(self.window, now)
         self.heard(now)
 
@@ -164,7 +167,12 @@ class Sender:
     def _next_repetition(self) -> float:
         """Until then a queue is not filled with what it holds already."""
         queueing = self._queueing()
-        return self._repeated_at + queueing / 2 if queueing > LONG_QUEUE else -math.inf
+        if queueing <= LONG_QUEUE:
+            return -math.inf
+        wait = queueing / 2
+        if self._asked and not self._quiet:
+            wait = min(wait, self._plain_timeout())
+        return self._repeated_at + wait
 
     def _next_probe(self) -> float | None:
         """When the oldest unacknowledged token is due for a repetition."""
@@ -216,7 +224,7 @@ class Sender:
         """The datagrams that are to be sent now."""
         since = self._unanswered_since
         if since is not None:
-            self._quiet = now - since > max(QUIET_AFTER, 3 * self._plain_timeout())
+            self._quiet = now - since > self.path.quiet_after
         out: list[bytes] = []
         if _due(self._next_probe(), now):
             out = self._emit(self._probe(now), now)
@@ -238,7 +246,7 @@ class Sender:
             self._backoff = min(self._backoff + 1, 16)
         if self._quiet and now < self._next_repetition():
             return self._unsent(PROBE_DATAGRAMS) or window.pack((window.base,), most)
-        self._repeated_at = now
+        self._repeated_at, self._asked = now, False
         runs = window.pack(self.scheme.on_timeout(window, now, timeout), most)
         if not runs or runs[0][0] > window.base:
             # Whatever a scheme prefers: the oldest token is never waited for without sending it.
@@ -252,6 +260,7 @@ class Sender:
         runs = self.window.pack(chosen, self._most(most))
         if runs:
             self._probe_at = self._repeated_at = now
+            self._asked = False
         return runs
 
     def _most(self, datagrams: int) -> int:
@@ -266,7 +275,7 @@ class Sender:
             # all of it with each new token would be a flood. Send what is new, as ACKs make room.
             if window.bytes_in_flight > FLIGHT_BYTES // 2 or now < self._next_repetition():
                 return self._unsent(FLIGHT_DATAGRAMS)
-            self._repeated_at = now
+            self._repeated_at, self._asked = now, False
         return window.pack(scheme.on_token(window, now), self._most(FLIGHT_DATAGRAMS))
 
     def _unsent(self, datagrams: int) -> list[Run]:
