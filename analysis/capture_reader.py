@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.capture_file import CaptureError, CaptureWarning, Frame, frames
+from analysis.capture_file import (
+    CaptureError,
+    CaptureNote,
+    CaptureWarning,
+    Counts,
+    Frame,
+    frames,
+)
+from analysis.encapsulation import FRAGMENT, LINK
 from analysis.headers import Packet, Skipped, address, parse
+from analysis.pcap import segment_table
+from analysis.pcap.frame_index import index
+from analysis.pcap.mapped_file import MappedFile
+from analysis.pcap.segment_table import unknown_link
 from eloquent import wire
 
 __all__ = [
     "CaptureError",
+    "CaptureNote",
     "CaptureWarning",
     "Counts",
     "Frame",
+    "cleaned",
     "frames",
     "host_packets",
     "message",
@@ -49,53 +63,60 @@ COLUMNS = {
 """Columns of a table of packets, with their types."""
 
 
-@dataclasses.dataclass
-class Counts:
-    """What a capture held. Filled while it is read."""
-
-    packets: int = 0
-    udp: int = 0
-    tcp: int = 0
-    fragments: int = 0
-    other: int = 0
-    cut: int = 0
-    """Packets whose payload was not captured in full."""
-
-
 def transport(path: str | PathLike[str], counts: Counts | None = None) -> Iterator[Packet]:
-    """Read the UDP datagrams and TCP segments of a capture, in file order.
+    """Read the UDP datagrams and TCP segments of a capture, as captured and in file order.
 
     IP fragments and other protocols are left out and counted. Warns (CaptureWarning) once for
     each unknown link type and, at the end, of payloads that a snap length cut and of a file that
     breaks off. Raises CaptureError as `frames` does.
     """
     counts = Counts() if counts is None else counts
-    unknown: set[int] = set()
     for frame in frames(path):
         counts.packets += 1
         packet = parse(frame.data, frame.link, frame.time, frame.size)
-        if packet is Skipped.FRAGMENT:
-            counts.fragments += 1
-        elif isinstance(packet, Skipped):
-            counts.other += 1
-            if packet is Skipped.LINK and frame.link not in unknown:
-                unknown.add(frame.link)
-                _warn(
-                    f"{path}: packets of link type {frame.link} are left out: "
-                    "Ethernet, Linux cooked, loopback and raw IP are understood"
-                )
-        else:
+        if not isinstance(packet, Skipped):
             if packet.protocol == "udp":
                 counts.udp += 1
             else:
                 counts.tcp += 1
             counts.cut += len(packet.payload) < packet.length
             yield packet
+            continue
+        if packet.kind == LINK + frame.link and packet.kind not in counts.kinds:
+            _warn(unknown_link(str(path), frame.link))
+        if packet.kind == FRAGMENT:
+            counts.fragments += 1
+        else:
+            counts.other += 1
+            counts.kinds[packet.kind] = counts.kinds.get(packet.kind, 0) + 1
     if counts.cut:
         _warn(
             f"{path}: {counts.cut} packets were captured only in part: "
             "capture with an unlimited snap length (tcpdump -s 0)"
         )
+
+
+def cleaned(path: str | PathLike[str], counts: Counts | None = None) -> Iterator[Packet]:
+    """The same by time, for captures of others: each packet once, and times on one clock.
+
+    What that means is told in docs/pcap.md. Warns as `packet_table.read` does.
+    """
+    source = MappedFile(path)
+    segments = segment_table.read(source, Counts() if counts is None else counts)
+    left_out = set(segments.copies.tolist())
+    parts = list(index(source))
+    if not parts:
+        return
+    whole = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    offset, captured, size, _, link, _ = whole
+    for row in np.argsort(segments.time, kind="stable").tolist():
+        if row in left_out:
+            continue
+        first = int(offset[row])
+        frame = bytes(source.view[first : first + int(captured[row])])
+        packet = parse(frame, int(link[row]), float(segments.time[row]), int(size[row]))
+        if not isinstance(packet, Skipped):
+            yield packet
 
 
 def message(packet: Packet) -> wire.Message | None:

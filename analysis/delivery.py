@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import defaultdict
 from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from analysis.capture_reader import Counts, message, transport
+from analysis.capture_reader import Counts, cleaned, message
+from analysis.connections import Ports
 from analysis.headers import ACK, SYN, Packet, endpoint
-from analysis.reassembly import ByteOrder, Records, TokenOrder
+from analysis.reassembly import TokenOrder
+from analysis.record_stream import CERTAIN, RecordStream
 from eloquent import wire
 
 SERVER_PORTS = range(4433, 4440)
@@ -37,6 +40,7 @@ STREAM_COLUMNS = {
     "total": "int64",
     "reason": "int64",
     "complete": "bool",
+    "sure": "str",
 }
 TOKEN_COLUMNS = {
     "stream": "int64",
@@ -54,35 +58,40 @@ class Deliveries(NamedTuple):
     """One row per stream: stream (number), scheme (a guess from the port), protocol, id (stream
     id, or client-server endpoints), client, server, requested_at (first packet of the client,
     NaN if none), tokens (in order, without a hole), total (as the end states; -1 if no end was
-    seen), reason (of the end; 0 if none), complete."""
+    seen), reason (of the end; 0 if none), complete, sure (`record_stream.CERTAIN`: by checksums or
+    by the end record; `record_stream.LIKELY`: all that was captured fits)."""
     tokens: pd.DataFrame
     """One row per token received: stream, index, n_bytes, received_at (first arrival),
     rendered_at (when it and all tokens before it had arrived; NaN if never)."""
 
 
 def deliveries(path: str | PathLike[str], counts: Counts | None = None) -> Deliveries:
-    """All answers in the capture at `path`. Raises and warns as `capture_reader.transport` does."""
+    """All answers in the capture at `path`. Raises and warns as `capture_reader.cleaned` does."""
     udp: dict[int, _Stream] = {}
-    tcp: dict[tuple[Any, Any], _Connection] = {}
+    ports: defaultdict[Any, Ports] = defaultdict(Ports)
+    tcp: dict[Any, _Stream] = {}
     found: list[_Stream] = []
-    for packet in transport(path, counts):
+    for packet in cleaned(path, counts):
         if packet.protocol == "tcp":
-            low, high = sorted((packet.source, packet.destination))
-            connection = tcp.get((low, high))
-            if connection is None or connection.reused_by(packet):
-                connection = tcp[low, high] = _Connection(packet)
-                found.append(connection.stream)
-            connection.add(packet)
+            ends = min(packet.source, packet.destination), max(packet.source, packet.destination)
+            side = int(packet.source == ends[0])
+            number = ports[ends].place(side, packet.flags, packet.seq, packet.ack)
+            connection = tcp.get((ends, number))
+            if connection is None:
+                connection = tcp[ends, number] = _connection(packet)
+                found.append(connection)
+            _add_segment(connection, packet)
         elif (content := message(packet)) is not None:
             stream = udp.get(content.stream_id)
             if stream is None:
-                ends = packet.source, packet.destination
-                client, server = reversed(ends) if content.from_server else ends
+                client, server = packet.source, packet.destination
+                if content.from_server:
+                    client, server = server, client
                 stream = udp[content.stream_id] = _Stream("udp", client, server)
                 stream.id = f"{content.stream_id:016x}"
                 found.append(stream)
             _add_message(stream, content, packet.time)
-    return _tables([stream for stream in found if stream.is_answer()])
+    return _tables([stream for stream in found if stream.sure()])
 
 
 def compare(
@@ -120,20 +129,15 @@ class _Stream:
     id: str = ""
     requested_at: float = math.nan
     order: TokenOrder = dataclasses.field(default_factory=TokenOrder)
-    records: Records | None = None
+    records: RecordStream | None = None
 
     def asked(self, time: float) -> None:
         if math.isnan(self.requested_at):
             self.requested_at = time
 
-    def is_answer(self) -> bool:
-        if self.records is None:
-            return True
-        shown = len(self.order.rendered_at)
-        if self.server[1] in SERVER_PORTS:
-            return shown > 0 or not self.records.broken
-        # On foreign ports, one plausible length may be chance.
-        return not self.records.broken and (shown > 1 or self.order.complete)
+    def sure(self) -> str:
+        # Every datagram has a checksum of 32 bits.
+        return CERTAIN if self.records is None else self.records.sure()
 
     @property
     def scheme(self) -> str:
@@ -151,36 +155,23 @@ def _add_message(stream: _Stream, content: wire.Message, time: float) -> None:
             stream.order.end(content.first + len(content.tokens), int(content.end))
 
 
-class _Connection:
-    """A TCP connection whose server sends token records."""
+def _connection(packet: Packet) -> _Stream:
+    """A TCP connection whose server may send token records."""
+    stream = _Stream("tcp", *_client_and_server(packet))
+    stream.id = f"{endpoint(stream.client)}-{endpoint(stream.server)}"
+    stream.records = RecordStream(stream.server[1] in SERVER_PORTS)
+    stream.order = stream.records.records.order
+    return stream
 
-    def __init__(self, packet: Packet) -> None:
-        # The client's initial sequence number, where the handshake was captured.
-        syn = packet.flags & (SYN | ACK)
-        self._isn = {SYN: packet.seq, SYN | ACK: packet.ack - 1}.get(syn)
-        self.stream = _Stream("tcp", *_client_and_server(packet))
-        self.stream.id = f"{endpoint(self.stream.client)}-{endpoint(self.stream.server)}"
-        self.stream.records = self._records = Records()
-        self.stream.order = self._records.order
-        self._bytes: ByteOrder | None = None
 
-    def reused_by(self, packet: Packet) -> bool:
-        """Whether a SYN opens another connection between the same two ports."""
-        return packet.flags & (SYN | ACK) == SYN and packet.seq != self._isn
-
-    def add(self, packet: Packet) -> None:
-        if packet.source != self.stream.server:
-            self.stream.asked(packet.time)
-            if self._bytes is None and packet.flags & ACK:
-                # The server's SYN was not captured; the client says what it expects next.
-                self._bytes = ByteOrder(packet.ack)
-            return
-        if self._records.broken:
-            return
-        first = packet.seq + 1 if packet.flags & SYN else packet.seq
-        if self._bytes is None:
-            self._bytes = ByteOrder(first)
-        self._records.add(self._bytes.add(first, packet.payload, packet.time), packet.time)
+def _add_segment(stream: _Stream, packet: Packet) -> None:
+    records = stream.records
+    if records is None or records.refuted:
+        return
+    to_server = packet.source != stream.server
+    if to_server:
+        stream.asked(packet.time)
+    records.add(to_server, packet.flags, packet.seq, packet.ack, packet.payload, packet.time)
 
 
 def _client_and_server(packet: Packet) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
@@ -205,6 +196,7 @@ def _tables(found: list[_Stream]) -> Deliveries:
                 *(number, stream.scheme, stream.protocol, stream.id),
                 *(endpoint(stream.client), endpoint(stream.server), stream.requested_at),
                 *(len(order.rendered_at), order.total, order.reason, order.complete),
+                stream.sure(),
             )
         )
         tokens.extend((number, *row) for row in order.rows())

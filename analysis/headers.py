@@ -1,27 +1,36 @@
 """From a captured frame to its UDP datagram or TCP segment: the headers, by struct.
 
-Understands Ethernet with VLAN tags, Linux cooked capture v1 and v2, BSD loopback and raw IP;
-IPv4 (RFC 791) and IPv6 (RFC 8200) with extension headers; UDP (RFC 768) and TCP (RFC 9293).
+Understands what `analysis.encapsulation` does before IP; IPv4 (RFC 791) and IPv6 (RFC 8200) with
+extension headers; IP again within both; UDP (RFC 768) and TCP (RFC 9293), the innermost ones.
 """
 
 from __future__ import annotations
 
-import enum
 import functools
 import socket
 import struct
 from typing import NamedTuple
 
-# Link types: https://www.ietf.org/archive/id/draft-ietf-opsawg-pcaplinktype
-NULL, ETHERNET, LOOP, LINUX_SLL, LINUX_SLL2 = 0, 1, 108, 113, 276
-RAW_IP = frozenset({12, 14, 101, 228, 229})
-LINK_TYPES = frozenset({NULL, ETHERNET, LOOP, LINUX_SLL, LINUX_SLL2}) | RAW_IP
+from analysis.encapsulation import (
+    DAMAGED,
+    FRAGMENT,
+    IP,
+    IP_PROTOCOL,
+    IP_TUNNELS,
+    IPV4,
+    IPV6,
+    first_layer,
+    in_udp,
+    next_layer,
+)
 
-_VLAN = frozenset({0x8100, 0x88A8, 0x9100})
-_IPV4, _IPV6 = 0x0800, 0x86DD
 _TCP, _UDP = 6, 17
 _EXTENSIONS = frozenset({0, 43, 60, 135})  # all of the form: next header, length in 8 bytes - 1
 _FRAGMENT, _AUTHENTICATION = 44, 51
+_IP_KINDS = frozenset({IP, IPV4, IPV6})
+
+MOST_LAYERS = 24
+"""Headers in one frame before its TCP or UDP; more are damage or an attack."""
 
 FIN, SYN, RST, PSH, ACK = 0x01, 0x02, 0x04, 0x08, 0x10
 """TCP flags."""
@@ -31,12 +40,26 @@ _ports = struct.Struct("!HH").unpack_from
 _tcp = struct.Struct("!HHIIBB").unpack_from
 
 
-class Skipped(enum.Enum):
-    """Why a frame holds no UDP datagram or TCP segment for us."""
+class Skipped(NamedTuple):
+    """A frame without a UDP datagram or TCP segment for us: how far it was understood."""
 
-    FRAGMENT = "IP fragment"
-    OTHER = "neither UDP nor TCP over IP"
-    LINK = "unknown link type"
+    kind: int
+    """As in `encapsulation`; `protocol_names.name` tells it in words."""
+
+
+class Located(NamedTuple):
+    """Where in a frame its innermost UDP datagram or TCP segment stands."""
+
+    version: int
+    """4 or 6."""
+    protocol: int
+    start: int
+    """Of the UDP or TCP header."""
+    stop: int
+    """End of the IP packet, as its header says."""
+    addresses: int
+    ip: int
+    """Start of the IP header."""
 
 
 class Packet(NamedTuple):
@@ -74,57 +97,78 @@ def endpoint(end: tuple[bytes, int]) -> str:
 
 def parse(frame: bytes, link: int, time: float, size: int) -> Packet | Skipped:
     """Parse one frame of the given link type. Never raises: what is no packet is `Skipped`."""
-    if link not in LINK_TYPES:
-        return Skipped.LINK
+    found = locate(frame, link, size)
+    if isinstance(found, Skipped):
+        return found
     try:
-        at = _network_offset(frame, link)
-        if at < 0:
-            return Skipped.OTHER
-        version = frame[at] >> 4
-        if version == 4:
-            return _ipv4(frame, at, time, size)
-        if version == 6:
-            return _ipv6(frame, at, time, size)
+        return _transport(frame, found, time, size)
+    except struct.error:  # shorter than its own header
+        return Skipped(IP_PROTOCOL + found.protocol)
+
+
+def locate(frame: bytes, link: int, size: int) -> Located | Skipped:
+    """The innermost TCP or UDP header in a frame of `size` bytes on the wire, by what is before it.
+
+    The header itself may be cut.
+    """
+    outer: Located | None = None  # a datagram that looks like a tunnel
+    try:
+        at, kind = first_layer(frame, link)
+        for _ in range(MOST_LAYERS):
+            if kind not in _IP_KINDS:
+                layer = next_layer(frame, at, kind)
+                if layer is None:
+                    return outer or Skipped(kind) if kind == DAMAGED else Skipped(kind)
+                at, kind = layer
+                continue
+            found = _ip(frame, at, size)
+            if isinstance(found, Skipped):
+                return outer or found if found.kind == DAMAGED else found
+            at, kind = found.start, IP_TUNNELS.get(found.protocol, 0)
+            if found.protocol == _UDP:
+                at += 8
+                if len(frame) >= at:
+                    port, length = _ports(frame, found.start + 2)
+                    kind = in_udp(frame, at, length - 8, port)
+                outer = found if kind else outer
+            if not kind:
+                known = found.protocol in (_TCP, _UDP)
+                return found if known else Skipped(IP_PROTOCOL + found.protocol)
     except (struct.error, IndexError):  # shorter than its own headers
         pass
-    return Skipped.OTHER
+    return outer or Skipped(DAMAGED)
 
 
-def _network_offset(frame: bytes, link: int) -> int:
-    """Where the IP header starts, or -1 if another protocol follows."""
-    if link == ETHERNET:
-        at = 12
-        kind = _u16(frame, at)[0]
-        while kind in _VLAN:
-            at += 4
-            kind = _u16(frame, at)[0]
-        return at + 2 if kind in (_IPV4, _IPV6) else -1
-    if link == LINUX_SLL:
-        return 16 if _u16(frame, 14)[0] in (_IPV4, _IPV6) else -1
-    if link == LINUX_SLL2:
-        return 20 if _u16(frame, 0)[0] in (_IPV4, _IPV6) else -1
-    return 4 if link in (NULL, LOOP) else 0
+def _ip(frame: bytes, at: int, size: int) -> Located | Skipped:
+    version = frame[at] >> 4
+    if version == 4:
+        return _ipv4(frame, at, size)
+    return _ipv6(frame, at, size) if version == 6 else Skipped(DAMAGED)
 
 
-def _ipv4(frame: bytes, at: int, time: float, size: int) -> Packet | Skipped:
+def _ipv4(frame: bytes, at: int, size: int) -> Located | Skipped:
+    if len(frame) < at + 20 or frame[at] & 15 < 5:
+        return Skipped(DAMAGED)
     if _u16(frame, at + 6)[0] & 0x3FFF:  # more fragments, or an offset
-        return Skipped.FRAGMENT
+        return Skipped(FRAGMENT)
     # A total length of 0 is what segmentation offload leaves in a local capture.
-    end = at + _u16(frame, at + 2)[0]
-    if end == at:
-        end = size
-    addresses = frame[at + 12 : at + 16], frame[at + 16 : at + 20]
-    start = at + 4 * (frame[at] & 15)
-    return _transport(frame, frame[at + 9], start, end, addresses, time, size)
+    stop = at + _u16(frame, at + 2)[0]
+    if stop == at:
+        stop = size
+    start, protocol = at + 4 * (frame[at] & 15), frame[at + 9]
+    if protocol == _AUTHENTICATION:
+        protocol, start = frame[start], start + 4 * (frame[start + 1] + 2)
+    return Located(4, protocol, start, stop, at + 12, at)
 
 
-def _ipv6(frame: bytes, at: int, time: float, size: int) -> Packet | Skipped:
-    end = at + 40 + _u16(frame, at + 4)[0]
-    if end == at + 40:  # jumbo payload, or offload
-        end = size
-    addresses = frame[at + 8 : at + 24], frame[at + 24 : at + 40]
+def _ipv6(frame: bytes, at: int, size: int) -> Located | Skipped:
+    if len(frame) < at + 40:
+        return Skipped(DAMAGED)
+    stop = at + 40 + _u16(frame, at + 4)[0]
+    if stop == at + 40:  # jumbo payload, or offload
+        stop = size
     protocol, start = frame[at + 6], at + 40
-    while protocol not in (_TCP, _UDP):
+    for _ in range(MOST_LAYERS):
         if protocol in _EXTENSIONS:
             step = 8 * (frame[start + 1] + 1)
         elif protocol == _AUTHENTICATION:
@@ -132,46 +176,39 @@ def _ipv6(frame: bytes, at: int, time: float, size: int) -> Packet | Skipped:
         elif protocol == _FRAGMENT:
             # An offset of 0 with no more to come is whole: an "atomic" fragment, RFC 6946.
             if _u16(frame, start + 2)[0] & 0xFFF9:
-                return Skipped.FRAGMENT
+                return Skipped(FRAGMENT)
             step = 8
         else:
-            return Skipped.OTHER
+            return Located(6, protocol, start, stop, at + 8, at)
         protocol, start = frame[start], start + step
-    return _transport(frame, protocol, start, end, addresses, time, size)
+    return Skipped(DAMAGED)
 
 
-def _transport(
-    frame: bytes,
-    protocol: int,
-    start: int,
-    end: int,
-    addresses: tuple[bytes, bytes],
-    time: float,
-    size: int,
-) -> Packet | Skipped:
-    source, destination = addresses
-    if protocol == _UDP:
+def _transport(frame: bytes, found: Located, time: float, size: int) -> Packet | Skipped:
+    start, place = found.start, found.addresses
+    width = 4 if found.version == 4 else 16
+    source = frame[place : place + width]
+    destination = frame[place + width : place + 2 * width]
+    if found.protocol == _UDP:
         sport, dport = _ports(frame, start)
         length = _u16(frame, start + 4)[0] - 8
         if length < 0:
-            return Skipped.OTHER
+            return Skipped(IP_PROTOCOL + _UDP)
         payload = frame[start + 8 : start + 8 + length]
         return Packet(time, size, "udp", (source, sport), (destination, dport), payload, length)
-    if protocol == _TCP:
-        sport, dport, seq, ack, offset, flags = _tcp(frame, start)
-        data = start + 4 * (offset >> 4)
-        if data > end:
-            return Skipped.OTHER
-        return Packet(
-            time,
-            size,
-            "tcp",
-            (source, sport),
-            (destination, dport),
-            frame[data:end],
-            end - data,
-            seq,
-            ack,
-            flags,
-        )
-    return Skipped.OTHER
+    sport, dport, seq, ack, offset, flags = _tcp(frame, start)
+    data = start + 4 * (offset >> 4)
+    if data > found.stop:
+        return Skipped(IP_PROTOCOL + _TCP)
+    return Packet(
+        time,
+        size,
+        "tcp",
+        (source, sport),
+        (destination, dport),
+        frame[data : found.stop],
+        found.stop - data,
+        seq,
+        ack,
+        flags,
+    )

@@ -7,14 +7,19 @@ finds is the second opinion on what the client's own log says.
 from __future__ import annotations
 
 import bisect
+import codecs
 import math
 import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
 _MODULUS = 1 << 32
-_MAX_RECORD = 1 << 20
-_END_MARK = 0xFFFFFFFF
+MAX_RECORD = 1 << 18
+"""The longest record that a reader of the testbed takes; a longer one is another protocol."""
+
+END_MARK = 0xFFFFFFFF
+_REASONS = range(1, 5)
+_NO_TEXT = bytes(byte for byte in range(32) if byte not in b"\t\n\r") + b"\x7f"
 _length = struct.Struct("!I").unpack_from
 _end = struct.Struct("!IIB").unpack_from
 _END_SIZE = 9
@@ -100,6 +105,10 @@ class ByteOrder:
         del self._waiting[:ready]
         return pieces
 
+    def reached(self, seq: int) -> bool:
+        """Whether every byte before sequence number `seq`, and none beyond, arrived."""
+        return not self._waiting and (seq - self._next) % _MODULUS == 0
+
     def _keep(self, start: int, data: bytes, time: float) -> None:
         """Keep what is new in a segment: the parts not covered by those that wait."""
         at = bisect.bisect_right(self._waiting, start, key=lambda segment: segment[0])
@@ -122,12 +131,17 @@ class ByteOrder:
 class Records:
     """Length-prefixed records in a byte stream: u32 length, payload; at last the end record.
 
-    The end record is u32 0xFFFFFFFF, u32 count of records, u8 reason.
+    The end record is u32 0xFFFFFFFF, u32 count of records, u8 reason. `whole` says whether the
+    stream is known from its first byte; if not, the end may count records that were before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, whole: bool = True) -> None:
         self.order = TokenOrder()
         self.broken = False
+        self.text = True
+        """Whether all records so far make UTF-8 text without control characters."""
+        self.whole = whole
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._buffer = bytearray()
         self._received_at = -math.inf
 
@@ -151,16 +165,17 @@ class Records:
         if self.broken or len(buffer) < 4:
             return False
         size = _length(buffer)[0]
-        if size == _END_MARK:
+        if size == END_MARK:
             if len(buffer) < _END_SIZE:
                 return False
             _, count, reason = _end(buffer)
-            if count != len(order.rendered_at):
+            missing = count - len(order.rendered_at)
+            if missing < 0 or (missing and self.whole) or reason not in _REASONS:
                 self.broken = True
             else:
                 order.end(count, reason)
                 del buffer[:_END_SIZE]
-        elif size > _MAX_RECORD:
+        elif size > MAX_RECORD:
             self.broken = True  # another protocol
         elif len(buffer) < 4 + size:
             return False
@@ -168,5 +183,13 @@ class Records:
             index = len(order.rendered_at)
             order.add(index, [size], time)
             order.received_at[index] = self._received_at
+            self.text = self.text and self._is_text(bytes(buffer[4 : 4 + size]))
             del buffer[: 4 + size]
         return not self.broken
+
+    def _is_text(self, data: bytes) -> bool:
+        try:
+            self._decoder.decode(data)
+        except UnicodeDecodeError:
+            return False
+        return len(data.translate(None, _NO_TEXT)) == len(data)

@@ -51,15 +51,17 @@ class ResultsFolder:
 
     @classmethod
     def create(cls, path: str | PathLike[str]) -> ResultsFolder:
-        """Make a new folder. Raises ResultsError if anything is already there."""
+        """Make a new folder, or take an empty one. Raises ResultsError if anything is there."""
         folder = Path(path)
         with _writing(folder):
             try:
                 folder.mkdir(parents=True)
             except FileExistsError:
-                raise ResultsError(
-                    f"{folder} already exists: results are never overwritten, choose another folder"
-                ) from None
+                if not folder.is_dir() or os.listdir(folder):
+                    raise ResultsError(
+                        f"{folder} already exists: results are never overwritten, choose another "
+                        "folder"
+                    ) from None
             for part in ("parts", "pcap", "logs"):
                 (folder / part).mkdir()
         return cls(folder)

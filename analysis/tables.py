@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 from rich import box
 from rich.table import Table
 
+from analysis.record_stream import LIKELY
 from analysis.stalls import THETA
 from analysis.summary import SummaryError, means, reductions
 
@@ -68,7 +70,8 @@ def summary_table(summary: pd.DataFrame, baseline: str = "tcp", theta: float = T
 
 def stream_table(rows: list[dict[str, Any]], theta: float = THETA) -> Table:
     """One row per answer found in captures; `rows` as `python -m analysis --json` gives them."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption="times in ms")
+    caption = "times in ms" + unsure_note(row["sure"] for row in rows)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=caption)
     table.add_column("file", overflow="fold")
     table.add_column("scheme", no_wrap=True)
     table.add_column("stream", overflow="fold")
@@ -85,7 +88,7 @@ def stream_table(rows: list[dict[str, Any]], theta: float = THETA) -> Table:
     for row in rows:
         table.add_row(
             row["file"],
-            row["scheme"],
+            sure_scheme(row),
             row["stream"],
             str(row["tokens"]),
             "yes" if row["complete"] else "no",
@@ -96,6 +99,18 @@ def stream_table(rows: list[dict[str, Any]], theta: float = THETA) -> Table:
             _ms(row["ttft"]),
         )
     return table
+
+
+def sure_scheme(row: dict[str, Any]) -> str:
+    """The scheme of a stream in a capture, with a question mark if it is not sure to be one."""
+    return f"{row['scheme']}?" if row["sure"] == LIKELY else str(row["scheme"])
+
+
+def unsure_note(sure: Iterable[str]) -> str:
+    """What the question mark means, if there is one."""
+    if LIKELY not in sure:
+        return ""
+    return "; ?: what was captured fits a token stream, but not up to an end that proves it"
 
 
 def _mean(at: pd.DataFrame, column: str) -> float:

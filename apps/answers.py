@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apps.sources import Source, SourceError
+from apps.sources import Source, SourceError, one_line
 from apps.trace import TraceWriter
 from eloquent import Reason
 
@@ -76,25 +76,34 @@ class AnswerLog:
     generated_at: list[float] = field(default_factory=list)
     sent_at: list[float] = field(default_factory=list)
     reason: str = "error"
+    error: str | None = None
     congestion_control: str = ""
 
     def write(self, folder: Path, number: int, source: Source) -> Path:
-        """Write ``answer-NNN.json`` into ``folder``, and ``answer-NNN.trace.jsonl`` for replay."""
-        path = folder / f"answer-{number:03d}.json"
+        """Write ``answer-NNN.json`` into ``folder``, and ``answer-NNN.trace.jsonl`` for replay.
+
+        NNN is ``number``, or the next one that is free: nothing is overwritten. Raises OSError.
+        """
+        trace = folder / f"answer-{number:03d}.trace.jsonl"
+        while (path := folder / f"answer-{number:03d}.json").exists() or trace.exists():
+            number += 1
+            trace = folder / f"answer-{number:03d}.trace.jsonl"
         record = {
             "scheme": self.scheme,
             "prompt": self.prompt,
             "asked_at": self.asked_at,
             "reason": self.reason,
+            "error": self.error,
             "congestion_control": self.congestion_control,
             "n_bytes": [len(token) for token in self.tokens],
             "generated_at": self.generated_at,
             "sent_at": self.sent_at,
             "sha256": hashlib.sha256(b"".join(self.tokens)).hexdigest(),
         }
-        path.write_text(json.dumps(record))
-        if source.describe().get("source") != "trace" and self.reason in REASONS:
-            self._write_trace(folder / f"answer-{number:03d}.trace.jsonl", source)
+        _write_new(path, json.dumps(record))
+        replayable = bool(self.tokens) and self.reason in REASONS
+        if replayable and source.describe().get("source") != "trace":
+            self._write_trace(trace, source)
         return path
 
     def _write_trace(self, path: Path, source: Source) -> None:
@@ -105,10 +114,22 @@ class AnswerLog:
             trace.end("stop" if self.reason == "stop" else "length")
 
 
+def _write_new(path: Path, text: str) -> None:
+    """A file of its own, whole or not at all."""
+    with path.open("x") as file:
+        try:
+            file.write(text)
+            file.flush()
+        except OSError:
+            path.unlink()
+            raise
+
+
 class Answer:
     """One answer on its way to a reader: iterate for its tokens, each noted as it is generated.
 
-    A source that cannot answer ends it with the reason ERROR and a line on standard error.
+    A source that cannot answer, or breaks off, ends it with the reason ERROR, a line on standard
+    error, and the same in the log.
     """
 
     def __init__(
@@ -116,6 +137,8 @@ class Answer:
     ) -> None:
         self.log = log
         self.reason = Reason.ERROR
+        #: What became of it, for who reads the server's events.
+        self.how = "finished"
         self._generation = generation
         self._on_first = on_first
         self._loop = asyncio.get_running_loop()
@@ -134,9 +157,16 @@ class Answer:
                 self.log.generated_at.append(at)
                 yield token
         except SourceError as error:
-            print(f"error: no answer: {error}", file=sys.stderr, flush=True)
+            self._failed(str(error))
+        except Exception as error:  # noqa: BLE001 - whoever reads must hear of it, whatever it is
+            self._failed(f"{type(error).__name__}: {one_line(error)}")
         self.reason = self._generation.reason
         self.log.reason = self.reason.name.lower()
+
+    def _failed(self, why: str) -> None:
+        self.log.error = why
+        what = f"the answer broke off after {self.total} tokens" if self.total else "no answer"
+        print(f"error: {what}: {why}", file=sys.stderr, flush=True)
 
     def sent(self) -> None:
         """The token taken last was handed to the socket, just now."""

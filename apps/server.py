@@ -3,10 +3,12 @@
     python -m apps.server --host 10.0.0.2 --udp eloquent:4433 --udp duplicate:4434 --tcp 4433
     python -m apps.server --stack tcp:4433 --stack sse:8080 --stack websocket:8081 --stack quic:4433
 
-It prints one JSON object per line: ``ready``, then ``first_token`` and ``done`` for each answer.
-On standard input it takes ``stats`` (counters per port), ``seed N`` (of the answers from then on),
-``end`` (end all streams) and ``quit``; the end of the input is ``quit`` as well, so that a server
-never outlives who started it.
+It prints one JSON object per line: ``ready``, then ``first_token`` and ``done`` for each answer,
+and serves until SIGTERM (status 0), SIGHUP (129) or Ctrl-C (130); its readers are told.
+
+With ``--commands`` it also takes commands on standard input: ``stats`` (counters per port),
+``seed N`` (of the answers from then on), ``end`` (end all streams) and ``quit``; the end of the
+input is ``quit`` as well, so that a server never outlives the program that started it.
 """
 
 from __future__ import annotations
@@ -16,24 +18,28 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from apps import stacks
 from apps.answers import Answer, AnswerLog, Generation
 from apps.sources import Source, SourceError, open_source
 from apps.stacks import Stack, StackError
+from apps.stacks.base import one_line
 from eloquent import Server
 from eloquent.aio import Reply, ServerEndpoint
 
 
 class TokenServer:
-    """Serves one source to all schemes and stacks, and logs every token."""
+    """Serves one source to all schemes and stacks, and logs every token if there is a folder."""
 
-    def __init__(self, source: Source, max_tokens: int, log_dir: Path) -> None:
+    def __init__(self, source: Source, max_tokens: int, log_dir: Path | None) -> None:
         self.source = source
         self.max_tokens = max_tokens
         self.log_dir = log_dir
@@ -44,11 +50,8 @@ class TokenServer:
 
     async def open_udp(self, host: str, scheme: str, port: int) -> None:
         """Listen for one scheme. Raises OSError (port taken) and ValueError (unknown scheme)."""
-        loop = asyncio.get_running_loop()
-        core = Server(scheme)
-        _, endpoint = await loop.create_datagram_endpoint(
-            lambda: LoggedEndpoint(core, self, scheme), local_addr=(host, port)
-        )
+        endpoint = LoggedEndpoint(Server(scheme), self, scheme)
+        await endpoint.open(host, port)
         self.endpoints[scheme] = endpoint
 
     async def open_stack(self, host: str, name: str, port: int, congestion_control: str) -> None:
@@ -70,24 +73,23 @@ class TokenServer:
         how = "lost"
         try:
             yield answer
-            how = "finished"
+            how = answer.how
         finally:
             answer.stop()
             if not self.closing:
                 self._done(log, how)
 
     async def answer_udp(self, prompt: bytes, reply: Reply, scheme: str) -> None:
-        log = self._new_log(scheme, prompt)
         endpoint = self.endpoints[scheme]
-        endpoint.watch(reply, log)
-        answer = self._generate(log)
-        async for token in answer:
-            await reply.send(token)
-            if reply.cancelled:
-                answer.stop()
-        reply.finish(answer.reason)
-        await endpoint.all_sent(reply, log)
-        self._done(log, reply.stream.ended or "finished")
+        with self.answering(scheme, prompt) as answer:
+            with endpoint.watching(reply, answer.log):
+                async for token in answer:
+                    await reply.send(token)
+                    if reply.cancelled:
+                        answer.stop()
+                reply.finish(answer.reason)
+                await endpoint.all_sent(reply, answer.log)
+            answer.how = reply.stream.ended or "finished"
 
     def _new_log(self, scheme: str, prompt: bytes) -> AnswerLog:
         text = prompt.decode("utf-8", errors="replace")
@@ -99,19 +101,30 @@ class TokenServer:
 
     def _done(self, log: AnswerLog, how: str) -> None:
         self._answers += 1
-        try:
-            path = log.write(self.log_dir, self._answers, self.source)
-        except OSError as error:  # a full disk, say: whoever waits for the log must hear of it
-            say("error", message=f"cannot write the log of an answer: {error.strerror}")
-            return
+        path: Path | None = None
+        if self.log_dir is not None:
+            try:
+                path = log.write(self.log_dir, self._answers, self.source)
+            except OSError as error:  # a full disk, say: whoever waits for the log must hear of it
+                say("error", message=f"cannot write the log of an answer: {error.strerror}")
+                return
         say(
             "done",
             scheme=log.scheme,
             tokens=len(log.tokens),
             reason=log.reason,
+            error=log.error,
             how=how,
-            log=str(path),
+            log=path and str(path),
         )
+
+    def close(self) -> None:
+        """Tell every reader, and answer nobody any more."""
+        self.closing = True
+        for endpoint in self.endpoints.values():
+            endpoint.close()
+        for stack in self.stacks.values():
+            stack.end()
 
     def end_streams(self) -> None:
         """Forget every living stream, so that nothing more is sent (a run is over)."""
@@ -142,8 +155,13 @@ class LoggedEndpoint(ServerEndpoint):
         super().__init__(core, lambda prompt, reply: server.answer_udp(prompt, reply, scheme))
         self._watched: list[tuple[Reply, AnswerLog]] = []
 
-    def watch(self, reply: Reply, log: AnswerLog) -> None:
+    @contextlib.contextmanager
+    def watching(self, reply: Reply, log: AnswerLog) -> Iterator[None]:
         self._watched.append((reply, log))
+        try:
+            yield
+        finally:
+            self._watched.remove((reply, log))
 
     def pump(self) -> None:
         super().pump()
@@ -155,19 +173,58 @@ class LoggedEndpoint(ServerEndpoint):
         """Wait until every token has left once, or the stream has ended."""
         while not reply.cancelled and len(log.sent_at) < len(log.tokens):
             await self.progress()
-        self._watched.remove((reply, log))
 
 
 def say(event: str, **fields: object) -> None:
-    """One line for whoever started the server."""
-    print(json.dumps({"event": event, **fields}), flush=True)
+    """One line for whoever started the server, if anybody still reads: it serves others too."""
+    if sys.stdout is None:
+        return
+    rest = f"{json.dumps({'event': event, **fields})}\n".encode()
+    try:
+        while rest:
+            rest = rest[os.write(sys.stdout.fileno(), rest) :]
+    except BrokenPipeError:
+        pass
+    except OSError as error:
+        complain(f"cannot write events to standard output: {error.strerror}")
 
 
-async def serve(options: argparse.Namespace, source: Source) -> None:
-    """Run until ``quit`` or the end of standard input."""
-    loop = asyncio.get_running_loop()
+def complain(line: str) -> None:
+    """One line on standard error, if there is one: print() would take standard output then."""
+    if sys.stderr is not None:
+        with contextlib.suppress(BrokenPipeError):
+            print(line, file=sys.stderr, flush=True)
+
+
+def _failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What went wrong in a task or a callback, on one line; the server goes on."""
+    error = context.get("exception")
+    complain(f"error: {context['message']}" + (f": {one_line(error)}" if error else ""))
+
+
+async def serve(options: argparse.Namespace, source: Source) -> int:
+    """Run until a signal or, with ``--commands``, ``quit``. Returns the exit status."""
+    asyncio.get_running_loop().set_exception_handler(_failed)
     server = TokenServer(source, options.tokens, options.log_dir)
+    with contextlib.closing(server):
+        await _listen(server, options)
+        stopped = _signals()
+        say("ready", source=source.describe(), pid=os.getpid())
+        if not options.commands:
+            return await stopped
+        obeying = asyncio.create_task(obey(server))
+        ends: set[asyncio.Future[Any]] = {obeying, stopped}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if stopped.done():
+            return stopped.result()
+        await obeying
+        return 0
+
+
+async def _listen(server: TokenServer, options: argparse.Namespace) -> None:
     for scheme, port in options.udp:
+        if scheme in server.endpoints:
+            raise StackError(f"the scheme {scheme} is asked for twice")
         with _listening(options.host, "UDP", port):
             await server.open_udp(options.host, scheme, port)
     wanted = [*options.stack, *([("tcp", options.tcp)] if options.tcp is not None else [])]
@@ -176,28 +233,63 @@ async def serve(options: argparse.Namespace, source: Source) -> None:
             raise StackError(f"the stack {name} is asked for twice")
         with _listening(options.host, name, port):
             await server.open_stack(options.host, name, port, options.congestion_control)
+
+
+def _signals() -> asyncio.Future[int]:
+    """The exit status, once somebody has told the server to stop. Ctrl-C is asyncio's."""
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[int] = loop.create_future()
+
+    def stop(status: int) -> None:
+        if not stopped.done():
+            stopped.set_result(status)
+
+    # Told to stop and stopped: a success. One whose terminal has gone was not told.
+    for number, status in ((signal.SIGTERM, 0), (signal.SIGHUP, 128 + signal.SIGHUP)):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            loop.add_signal_handler(number, stop, status)
+    return stopped
+
+
+async def obey(server: TokenServer) -> None:
+    """Take commands from standard input, until its end or ``quit``."""
+    commands = await _standard_input()
+    while line := await _line(commands):
+        command = line.decode(errors="replace").strip()
+        if command == "stats":
+            say("stats", **server.stats())
+        elif command.startswith("seed ") and command[5:].isdecimal():
+            server.source.seed = int(command[5:])
+            say("seed", seed=server.source.seed)
+        elif command == "end":
+            server.end_streams()
+            say("end")
+        elif command == "quit":
+            return
+        elif command:
+            say("error", message=f"unknown command {command[:60]!r}: stats, seed N, end, quit")
+
+
+async def _line(commands: asyncio.StreamReader) -> bytes:
+    try:
+        return await commands.readline()
+    except ValueError:  # longer than the reader's limit
+        return b"(a very long line)\n"
+
+
+async def _standard_input() -> asyncio.StreamReader:
     commands = asyncio.StreamReader()
+    if sys.stdin is None:  # closed by who started us
+        commands.feed_eof()
+        return commands
     mode = os.fstat(0).st_mode
     if os.isatty(0) or not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+        loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     else:  # a file or /dev/null cannot be waited for, and need not be
         commands.feed_data(os.read(0, 65536))
         commands.feed_eof()
-    say("ready", source=source.describe(), pid=os.getpid())
-    while line := (await commands.readline()).decode().strip():
-        if line == "stats":
-            say("stats", **server.stats())
-        elif line.startswith("seed ") and line[5:].isdecimal():
-            source.seed = int(line[5:])
-            say("seed", seed=source.seed)
-        elif line == "end":
-            server.end_streams()
-            say("end")
-        elif line == "quit":
-            break
-        else:
-            say("error", message=f"unknown command {line!r}: stats, seed N, end, quit")
-    server.closing = True
+    return commands
 
 
 @contextlib.contextmanager
@@ -209,6 +301,19 @@ def _listening(host: str, what: str, port: int) -> Iterator[None]:
         raise StackError(f"cannot listen on {host}, {what} port {port}: {why}") from None
 
 
+def _prepare(folder: Path) -> None:
+    """Make the folder for logs, and try to write there. Raises StackError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            trial.write(b"x" * 4096)
+    except OSError as error:
+        why = error.strerror
+        if isinstance(error, FileExistsError):
+            why = "there is a file of that name"
+        raise StackError(f"cannot write logs to {folder}: {why}") from None
+
+
 def _scheme_port(text: str) -> tuple[str, int]:
     scheme, _, port = text.rpartition(":")
     if not scheme:
@@ -217,8 +322,19 @@ def _scheme_port(text: str) -> tuple[str, int]:
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 65536:
+    if not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: 1 to 65535")
+    return int(text)
+
+
+def _host(text: str) -> str:
+    """A name or an address, also one in the brackets of a URL."""
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens: 1 or more")
     return int(text)
 
 
@@ -228,7 +344,12 @@ def parser() -> argparse.ArgumentParser:
         description="Serve a language model's tokens over Eloquent, TCP, HTTP, WebSocket, QUIC.",
         epilog="example: python -m apps.server --udp eloquent:4433 --stack sse:8080 --source trace",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    parser.add_argument(
+        "--host",
+        type=_host,
+        default="127.0.0.1",
+        help="address to listen on; 0.0.0.0 is every IPv4 address, :: every address (%(default)s)",
+    )
     parser.add_argument(
         "--udp",
         type=_scheme_port,
@@ -255,33 +376,50 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", metavar="DIR", help="folder or GGUF file of another model")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--threads", type=int, help="CPU threads of the model")
-    parser.add_argument("--tokens", type=int, default=120, help="longest answer (%(default)s)")
-    parser.add_argument("--log-dir", type=Path, default=Path("."), help="where answers are logged")
+    parser.add_argument("--tokens", type=_count, default=120, help="longest answer (%(default)s)")
+    parser.add_argument(
+        "--log-dir", type=Path, help="log every answer in this folder, which is made (none)"
+    )
+    parser.add_argument(
+        "--commands",
+        action="store_true",
+        help="take commands on standard input (stats, seed N, end, quit), and end with it",
+    )
     parser.add_argument("--nice", type=int, default=0, help="lower the priority by this much")
     return parser
 
 
 def main() -> int:
     options = parser().parse_args()
-    os.nice(options.nice)
+    if not (options.udp or options.stack or options.tcp):
+        parser().error("nothing to serve: name a port, for example --udp eloquent:4433")
     try:
+        if options.log_dir is not None:
+            _prepare(options.log_dir)
+        _lower_priority(options.nice)
         source = open_source(
             options.source,
             options.model,
             options.device,
             options.threads,
-            log=lambda line: print(line, file=sys.stderr, flush=True),
+            log=complain,
         )
-        asyncio.run(serve(options, source))
+        return asyncio.run(serve(options, source))
     except (SourceError, StackError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"error: {error}")
         return 2
     except OSError as error:
-        print(f"error: {error.strerror or error}", file=sys.stderr)
+        complain(f"error: {error.strerror or error}")
         return 2
     except KeyboardInterrupt:
         return 130
-    return 0
+
+
+def _lower_priority(by: int) -> None:
+    try:
+        os.nice(by)
+    except OSError as error:
+        raise StackError(f"--nice {by}: {error.strerror}") from None
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Literal
+
+from eloquent.wire import MAX_TOKEN
 
 #: Why an answer ended: the model said so, or the number of tokens asked for was reached.
 Finish = Literal["stop", "length"]
@@ -148,7 +150,23 @@ def open_source(
     return open_timing(rest, seed)
 
 
+def one_line(error: BaseException) -> str:
+    """What an error says, on one line and whole, or its kind where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def shortened(prompt: str) -> str:
+    """A prompt as messages quote it."""
+    return repr(prompt if len(prompt) <= 60 else f"{prompt[:57]}...")
+
+
 def check_max_tokens(max_tokens: int) -> None:
     """Raise SourceError if no token is asked for."""
     if max_tokens < 1:
         raise SourceError(f"an answer needs at least 1 token, {max_tokens} were asked for")
+
+
+def cut(data: bytes) -> Iterator[bytes]:
+    """The pieces of a token that is longer than the protocol's (1024 B), as Reply.send cuts it."""
+    for start in range(0, len(data), MAX_TOKEN):
+        yield data[start : start + MAX_TOKEN]

@@ -12,6 +12,7 @@ A trace is a text file of JSON lines:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import hashlib
 import json
@@ -20,11 +21,19 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NoReturn, Self
 
-from apps.sources import Finish, ScheduledSource, Source, SourceError, check_max_tokens
+from apps.sources import (
+    Finish,
+    ScheduledSource,
+    Source,
+    SourceError,
+    check_max_tokens,
+    shortened,
+)
 
 FORMAT = "eloquent-trace/1"
 DEFAULT_TRACE = Path(__file__).parent / "data" / "smollm2.jsonl"
@@ -32,6 +41,10 @@ DEFAULT_TRACE = Path(__file__).parent / "data" / "smollm2.jsonl"
 
 class TraceError(SourceError):
     """A trace file is not what it should be; names the file and the line."""
+
+
+class RecordingFailed(SourceError):
+    """There is no whole answer to record."""
 
 
 class TraceSource(ScheduledSource):
@@ -115,7 +128,7 @@ class TraceFolder(ScheduledSource):
         self, prompt: str, max_tokens: int, seed: int = 0
     ) -> tuple[list[tuple[float, bytes]], Finish]:
         if prompt not in self._traces:
-            raise TraceError(f"no trace in {self._folder} answers the prompt {prompt[:60]!r}")
+            raise TraceError(f"no trace in {self._folder} answers the prompt {shortened(prompt)}")
         return self._traces[prompt].schedule(prompt, max_tokens, seed)
 
 
@@ -254,17 +267,51 @@ def record(source: Source, prompt: str, max_tokens: int, writer: TraceWriter) ->
 
     Returns:
         Why the answer ended.
+
+    Raises:
+        RecordingFailed: the source cannot answer, breaks off, or its answer has no token; the
+            trace is without its end then.
     """
     start = time.monotonic()
     answer = source.answer(prompt, max_tokens)
+    count = 0
     while True:
         try:
             data = next(answer)
         except StopIteration as stop:
             reason: Finish = stop.value
+            if not count:
+                raise RecordingFailed(
+                    f"{source.name} gives an empty answer to {shortened(prompt)}: "
+                    "the trace would have no token"
+                ) from None
             writer.end(reason)
             return reason
+        except SourceError as error:
+            after = f" after {count} tokens" if count else ""
+            raise RecordingFailed(f"no answer to {shortened(prompt)}{after}: {error}") from None
         writer.token(time.monotonic() - start, data)
+        count += 1
+
+
+def warm_up(source: Source) -> None:
+    """A first, short answer warms caches and thread pools, as in a server that has run.
+
+    What it cannot answer is no news: the real prompt says it.
+    """
+    with contextlib.suppress(SourceError):
+        for _ in source.answer("Hello", 4):
+            pass
+
+
+@contextlib.contextmanager
+def _whole_or_gone(path: Path) -> Iterator[None]:
+    """A recording that ends early is of no use, and would be in the way of the next try."""
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -293,16 +340,21 @@ def main(arguments: list[str] | None = None) -> int:
             repetition_penalty=options.repetition_penalty,
             log=lambda line: print(line, file=sys.stderr),
         )
-        # A first, short answer warms caches and thread pools, as in a server that has run.
-        list(source.answer("Hello", 4))
+        warm_up(source)
         how = ", ".join(f"{key} {value}" for key, value in source.settings().items())
-        with TraceWriter(
-            options.out,
-            model=source.name,
-            prompt=options.prompt,
-            recorded=f"{how}, {platform.machine()}",
-        ) as writer:
+        with (
+            TraceWriter(
+                options.out,
+                model=source.name,
+                prompt=options.prompt,
+                recorded=f"{how}, {platform.machine()}",
+            ) as writer,
+            _whole_or_gone(options.out),
+        ):
             record(source, options.prompt, options.tokens, writer)
+    except RecordingFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except SourceError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,74 +1,169 @@
 """Eloquent on asyncio: ``serve`` answers prompts over UDP, ``ask`` iterates over an answer.
 
-The only module of the library that touches sockets and clocks. Both ends are thin shells around
-``Server`` and ``Client``; the time is the loop's, which is ``time.monotonic``.
+With ``udp`` the only modules of the library that touch sockets, and this one alone knows a clock:
+the loop's, which is ``time.monotonic``. Both ends are thin shells around ``Server`` and ``Client``.
+A datagram is made when it can leave: while a socket is full none are, so that none grow old.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from typing import Any, cast
 
+from . import udp
+from .attempts import Attempts
 from .client import Client
 from .receiver import Token
 from .server import Asked, Server, Stream
+from .udp import Address, UdpSocket
 from .wire import MAX_TOKEN, Reason
+
+#: Datagrams that are read at once, so that a flood leaves time for everything else.
+_BATCH = 64
+
+
+_Groups = Generator[Iterable[tuple[bytes, Address]], None, None]
 
 
 class AnswerLost(ConnectionError):
     """The answer will not be complete: the server refused, or nothing was heard for 60 s."""
 
 
-class _Endpoint(asyncio.DatagramProtocol):
-    """Moves datagrams between a socket and a sans-I/O object, and keeps its one timer."""
+class _Transported(asyncio.DatagramProtocol):
+    """What stands in for a ``UdpSocket`` on loops that cannot watch sockets (Windows' default).
 
-    def __init__(self, core: Server | Client) -> None:
+    Such a loop keeps a queue of its own, and nobody says at which address a datagram arrived.
+    """
+
+    def __init__(
+        self, sock: UdpSocket, received: Callable[[list[tuple[bytes, Address]]], None]
+    ) -> None:
+        self._sock = sock  # which closes with its last reference
+        self._received = received
+        self._transport: asyncio.DatagramTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # No isinstance: a selector loop's transport is not registered as a DatagramTransport.
+        self._transport = cast(asyncio.DatagramTransport, transport)
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self._received([(data, Address(addr))])
+
+    def send(self, data: bytes, address: Address) -> bool:
+        if self._transport is None or self._transport.is_closing():
+            return False
+        self._transport.sendto(data, address.peer)
+        return True
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+class _Endpoint:
+    """Moves datagrams between sockets and a sans-I/O object, and keeps its one timer."""
+
+    def __init__(self, core: Server | Attempts[Address]) -> None:
         self.core = core
         self.loop = asyncio.get_running_loop()
         self.datagrams_sent = 0
         self.datagrams_received = 0
-        self._transport: asyncio.DatagramTransport | None = None
+        self._sockets: list[UdpSocket | _Transported] = []
+        self._outgoing: deque[tuple[bytes, Address]] = deque()
+        self._full: UdpSocket | None = None
         self._timer: asyncio.Handle | None = None
+        self._is_closed = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # No isinstance: the selector loop's transport is not registered as a DatagramTransport.
-        self._transport = cast(asyncio.DatagramTransport, transport)
-        self.pump()
+    async def _attach(self, sock: UdpSocket) -> UdpSocket | _Transported:
+        """Read this socket from now on."""
+        attached: UdpSocket | _Transported = sock
+        try:
+            self.loop.add_reader(sock.sock, self._readable, sock)
+        except NotImplementedError:
+            _, attached = await self.loop.create_datagram_endpoint(
+                lambda: _Transported(sock, self._received), sock=sock.sock
+            )
+        self._sockets.append(attached)
+        return attached
 
-    def error_received(self, error: Exception) -> None:
-        """An ICMP error, say "port unreachable", proves nothing: the lease decides."""
+    def _readable(self, sock: UdpSocket) -> None:
+        arrived = sock.receive(_BATCH)
+        if arrived and not self._is_closed:
+            self._received(arrived)
+
+    def _received(self, arrived: list[tuple[bytes, Address]]) -> None:
+        """Give what came together to the core, and pump once."""
+        raise NotImplementedError
 
     def pump(self) -> None:
         """Send what is due and set the timer. To be called after every call into the core."""
-        if self._transport is None or self._transport.is_closing():
-            return
+        if self._is_closed or self._full is not None:
+            return  # the latter: it goes on when the socket is writable
         now = self.loop.time()
-        for datagram, address in self._due(now):
-            self._transport.sendto(datagram, address)
-            self.datagrams_sent += 1
+        # Closed at once: what a core has not made yet stays due.
+        with contextlib.closing(self._due(now)) as groups:
+            while self._flush():
+                group = next(groups, None)
+                if group is None:
+                    break
+                self._outgoing += group
         if self._timer is not None:
             self._timer.cancel()
-        due = self.core.next_timeout()
+        due = None if self._full else self.core.next_timeout()
         self._timer = None if due is None else self.loop.call_at(due, self.pump)
+
+    def _flush(self) -> bool:
+        """Send what is made. Returns whether all of it left, and more may be made."""
+        while self._outgoing:
+            data, address = self._outgoing[0]
+            sock = self._socket(address)
+            try:
+                self.datagrams_sent += sock.send(data, address)
+            except BlockingIOError:
+                assert isinstance(sock, UdpSocket)
+                self._full = sock
+                self.loop.add_writer(sock.sock, self._writable)
+                return False
+            self._outgoing.popleft()
+        return True
+
+    def _writable(self) -> None:
+        if self._full is not None:
+            self.loop.remove_writer(self._full.sock)
+            self._full = None
+        self.pump()
 
     def pump_soon(self) -> None:
         """``pump`` once the caller waits for something: what it gives until then goes together."""
+        if self._is_closed:
+            return
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.loop.call_soon(self.pump)
 
-    def _due(self, now: float) -> Iterable[tuple[bytes, Any]]:
-        """The (datagram, address) pairs that are to be sent now."""
+    def _socket(self, address: Address) -> UdpSocket | _Transported:
+        return self._sockets[0]
+
+    def _due(self, now: float) -> _Groups:
+        """The (datagram, address) pairs that are to be sent now, a group at a time."""
         raise NotImplementedError
 
     def close(self) -> None:
         """Close the socket."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._transport is not None:
-            self._transport.close()
+        if self._full is not None:
+            self.loop.remove_writer(self._full.sock)
+        for sock in self._sockets:
+            if isinstance(sock, UdpSocket):
+                self.loop.remove_reader(sock.sock)
+            sock.close()
+        self._sockets.clear()
 
 
 class Reply:
@@ -85,6 +180,8 @@ class Reply:
 
     async def send(self, token: bytes) -> None:
         """Send one token; waits while the client is far behind. Longer than 1024 B is cut."""
+        if self.cancelled:  # a handler that does not look must not keep the loop for itself
+            await asyncio.sleep(0)
         for start in range(0, len(token) or 1, MAX_TOKEN):
             part = token[start : start + MAX_TOKEN]
             while not self.cancelled and self.stream.room() < len(part):
@@ -103,7 +200,10 @@ Handler = Callable[[bytes, Reply], Awaitable[None]]
 
 
 class ServerEndpoint(_Endpoint):
-    """A server's socket; ``handler`` is called in a task of its own for each prompt."""
+    """A server's socket; ``handler`` is called in a task of its own for each prompt.
+
+    A handler that raises ends its answer; the error goes to the loop's exception handler.
+    """
 
     core: Server
 
@@ -112,10 +212,22 @@ class ServerEndpoint(_Endpoint):
         self._handler = handler
         self._tasks: set[asyncio.Task[None]] = set()
         self._progress = asyncio.Event()
+        #: Where it listens, after ``open``: host and port, of IPv6 two numbers more.
+        self.address: tuple[Any, ...] = ()
 
-    def datagram_received(self, data: bytes, addr: Any) -> None:
-        self.datagrams_received += 1
-        self.core.receive(data, addr, self.loop.time())
+    async def open(self, host: str, port: int) -> None:
+        """Listen. Raises OSError: the port is taken, or no such address is here."""
+        found = await self.loop.getaddrinfo(
+            host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
+        )
+        sock = udp.bound(found)
+        self.address = sock.sock.getsockname()
+        await self._attach(sock)
+
+    def _received(self, arrived: list[tuple[bytes, Address]]) -> None:
+        self.datagrams_received += len(arrived)
+        for data, address in arrived:
+            self.core.receive(data, address, self.loop.time())
         self.pump()
         self._progress.set()
 
@@ -132,16 +244,23 @@ class ServerEndpoint(_Endpoint):
     async def _answer(self, prompt: bytes, reply: Reply) -> None:
         try:
             await self._handler(prompt, reply)
-        except BaseException:  # a cancelled task as well
-            # The reader must not wait for an answer that cannot come.
-            self.core.cancel(reply.stream, self.loop.time())
-            self.pump()
-            raise
+        except BaseException as error:  # a cancelled task as well
+            # The reader must not wait for an answer that cannot come; one that is whole may leave.
+            if not reply.stream.finished:
+                self.core.cancel(reply.stream, self.loop.time())
+                self.pump()
+            if not isinstance(error, Exception):
+                raise
+            # At once and once: as the result of a task nobody would see it before the task dies.
+            self.loop.call_exception_handler(
+                {"message": "a handler could not answer its prompt", "exception": error}
+            )
+            return
         if reply.stream.ended is None and not reply.stream.finished:
             reply.finish()
 
-    def _due(self, now: float) -> Iterable[tuple[bytes, Any]]:
-        return cast(Iterable[tuple[bytes, Any]], self.core.datagrams(now))
+    def _due(self, now: float) -> _Groups:
+        return cast(_Groups, self.core.departures(now))
 
     def close(self) -> None:
         """Tell every client, end the handlers, close the socket."""
@@ -162,66 +281,144 @@ async def serve(
 ) -> ServerEndpoint:
     """Answer prompts on a UDP port until ``close`` is called on the result.
 
+    On 0.0.0.0 or :: (IPv4 as well) an answer leaves from the address that was asked.
+
     Raises OSError when the port is taken, ValueError for an unknown scheme.
     """
-    loop = asyncio.get_running_loop()
-    server = Server(scheme)
-    _, endpoint = await loop.create_datagram_endpoint(
-        lambda: ServerEndpoint(server, handler), local_addr=(host, port)
-    )
+    endpoint = ServerEndpoint(Server(scheme), handler)
+    await endpoint.open(host, port)
     return endpoint
 
 
 class ClientEndpoint(_Endpoint):
-    """A client's socket for one question; ``on_tokens`` is called for tokens as they come."""
+    """A client's sockets for one question; ``on_tokens`` is called for tokens as they come.
 
-    core: Client
+    It is called with an empty list where something else has changed. Where it raises, the answer
+    is cancelled and ``wait_closed`` raises the same; it is not called again.
+    """
 
-    def __init__(
-        self, client: Client, server: Any, on_tokens: Callable[[list[Token]], None]
-    ) -> None:
-        super().__init__(client)
-        self._server = server
+    core: Attempts[Address]
+
+    def __init__(self, core: Attempts[Address], on_tokens: Callable[[list[Token]], None]) -> None:
+        super().__init__(core)
+        self._ways: dict[Address, UdpSocket | _Transported] = {}
         self._on_tokens = on_tokens
-        #: Set when nothing is left to do, the lingering included.
-        self.closed = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._done: asyncio.Future[None] = self.loop.create_future()
+        self._leaving = False
 
-    def _due(self, now: float) -> Iterable[tuple[bytes, Any]]:
-        return ((datagram, self._server) for datagram in self.core.datagrams(now))
+    @property
+    def client(self) -> Client:
+        """The conversation: what came of it, and why it ended."""
+        return self.core.client
 
-    def datagram_received(self, data: bytes, addr: Any) -> None:
-        if addr[:2] != self._server[:2]:
-            return
-        self.datagrams_received += 1
-        tokens = self.core.receive(data, self.loop.time())
+    async def open(self, sockets: dict[int, UdpSocket], ways: list[tuple[int, Address]]) -> None:
+        """Ask at these (family, address) pairs, over the sockets of their families."""
+        attached = {family: await self._attach(sock) for family, sock in sockets.items()}
+        for family, address in ways:
+            self._ways[address] = attached[family]
+        for sock in sockets.values():
+            sock.on_unreachable = self._unreachable
+        self.pump()
+
+    def _unreachable(self, peer: tuple[Any, ...], error: OSError) -> None:
+        address = Address(peer)
+        if address in self._ways:
+            self.core.failed(address, error.strerror or str(error), self.loop.time())
+            self.pump_soon()
+
+    def _socket(self, address: Address) -> UdpSocket | _Transported:
+        return self._ways[address]
+
+    def _due(self, now: float) -> _Groups:
+        yield self.core.datagrams(now)
+
+    def _received(self, arrived: list[tuple[bytes, Address]]) -> None:
+        tokens: list[Token] = []
+        for data, address in arrived:
+            if address in self._ways:
+                self.datagrams_received += 1
+                tokens += self.core.receive(data, address, self.loop.time())
         self.pump()  # the ACK leaves before the tokens are shown
-        self._on_tokens(tokens)
+        self._show(tokens)
+
+    def _show(self, tokens: list[Token]) -> None:
+        if self._failure is not None:
+            return
+        try:
+            self._on_tokens(tokens)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whoever awaits the end gets it
+            self._failure = error
+            self.cancel()
 
     def pump(self) -> None:
         super().pump()
-        if self.core.closed and not self.closed.is_set():
-            self.closed.set()
-            self._on_tokens([])
+        if self.core.closed and not self._done.done():
+            self._show([])
+            self._end()
+        if self.core.closed and self._leaving:
+            self.close()
+
+    def _end(self) -> None:
+        if self._done.done():
+            return
+        if self._failure is not None:
+            self._done.set_exception(self._failure)
+        else:
+            self._done.set_result(None)
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing is left to do, the lingering included.
+
+        Raises what ``on_tokens`` raised.
+        """
+        await asyncio.shield(self._done)
+
+    def cancel(self) -> None:
+        """The reader wants no more: tell the server. It takes until ``wait_closed``."""
+        self.core.cancel(self.loop.time())  # does nothing once the answer is complete
+        self.pump()
+
+    def leave(self) -> None:
+        """``cancel``, and close once the server knows: nobody needs to wait for that."""
+        self._leaving = True
+        self.cancel()
 
     def close(self) -> None:
-        """Close the socket; whoever waits for ``closed`` goes on."""
+        """Close the sockets; whoever waits for that goes on."""
         super().close()
-        self.closed.set()
+        self._end()
 
 
 async def connect(
     prompt: bytes, host: str, port: int, on_tokens: Callable[[list[Token]], None]
 ) -> ClientEndpoint:
-    """Ask ``prompt``; see ``ClientEndpoint``. For most uses ``ask`` is simpler."""
+    """Ask ``prompt``; see ``ClientEndpoint``. For most uses ``ask`` is simpler.
+
+    Of a name with several addresses all are tried: see ``Attempts``. Raises OSError (the name has
+    no address that can be used here) and ValueError (the prompt is too long).
+    """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    family, _, _, _, server = found[0]
-    client = Client(prompt, loop.time())
-    # Not connected: a connected socket keeps its source address when the host gets a new one.
-    anywhere = "::" if family == socket.AF_INET6 else "0.0.0.0"
-    _, endpoint = await loop.create_datagram_endpoint(
-        lambda: ClientEndpoint(client, server, on_tokens), local_addr=(anywhere, 0), family=family
-    )
+    sockets: dict[int, UdpSocket] = {}
+    ways: list[tuple[int, Address]] = []
+    problem: OSError | None = None
+    for family, address in udp.candidates(found):
+        try:
+            udp.check(address)
+            if family not in sockets:
+                sockets[family] = udp.unconnected(family)
+        except OSError as error:  # say, a kernel without IPv6
+            problem = error
+        else:
+            ways.append((family, address))
+    if not ways:
+        raise problem or OSError(f"no address of {host} can be used")
+    core = Attempts(prompt, [address for _, address in ways], loop.time())
+    endpoint = ClientEndpoint(core, on_tokens)
+    await endpoint.open(sockets, ways)
     return endpoint
 
 
@@ -233,29 +430,15 @@ async def ask(prompt: bytes, host: str, port: int) -> AsyncGenerator[Token, None
     """
     queue: asyncio.Queue[list[Token]] = asyncio.Queue()
     endpoint = await connect(prompt, host, port, queue.put_nowait)
-    client = endpoint.core
     try:
-        while not (client.complete and queue.empty()):
+        while not (endpoint.client.complete and queue.empty()):
             for token in await queue.get():
                 yield token
-            if client.error is not None and queue.empty():
+            error = endpoint.client.error
+            if error is not None and queue.empty():
                 raise AnswerLost(
-                    f"the answer ended after {client.tokens_received} tokens: {client.error}"
+                    f"the answer ended after {endpoint.client.tokens_received} tokens: {error}"
                 )
     finally:
-        client.cancel(endpoint.loop.time())  # does nothing once the answer is complete
-        endpoint.pump()
-        # Stay a moment to repeat the last ACK or the CANCEL, without making the reader wait.
-        task = endpoint.loop.create_task(_linger(endpoint))
-        _lingering.add(task)
-        task.add_done_callback(_lingering.discard)
-
-
-_lingering: set[asyncio.Task[None]] = set()
-
-
-async def _linger(endpoint: ClientEndpoint) -> None:
-    try:
-        await endpoint.closed.wait()
-    finally:
-        endpoint.close()
+        # It stays a moment to repeat the last ACK or the CANCEL, without making the reader wait.
+        endpoint.leave()

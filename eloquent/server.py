@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import secrets
-from collections.abc import Callable, Hashable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 from .path import Path
@@ -206,7 +207,7 @@ class Server:
         self._streams: dict[int, Stream] = {}
         self._remembered: dict[int, None] = {}
         self._cancelled_early: dict[int, None] = {}
-        self._touched: dict[Stream, None] = {}
+        self._touched: OrderedDict[Stream, None] = OrderedDict()
         self._timers: list[tuple[float, int, Stream]] = []
         self._order = itertools.count()
         self._events: list[Event] = []
@@ -341,24 +342,33 @@ class Server:
 
     def datagrams(self, now: float) -> Datagrams:
         """The (datagram, address) pairs that are to be sent now."""
-        out, self._replies = self._replies, []
+        return [pair for group in self.departures(now) for pair in group]
+
+    def departures(self, now: float) -> Iterator[Datagrams]:
+        """``datagrams`` in groups, a stream's each, which are made when they are asked for.
+
+        Who stops asking, because the socket is full, finds the rest here the next time.
+        """
+        replies, self._replies = self._replies, []
+        yield replies
         while self._timers and self._timers[0][0] <= now:
             due, _, stream = heapq.heappop(self._timers)
             if stream._due == due and stream.ended is None:
                 stream._due = None
                 self._touched[stream] = None
-        touched, self._touched = self._touched, {}
-        for stream in touched:
+        while self._touched:
+            stream, _ = self._touched.popitem(last=False)
             if stream._answer.complete:
                 # Tells the client that its last ACK is here, so that it need not linger.
-                out += self._cancel(stream, CancelReason.COMPLETE, now)
+                goodbye = self._cancel(stream, CancelReason.COMPLETE, now)
                 self._end(stream, "complete")
+                yield goodbye
             elif stream._expired(now):
                 self._end(stream, "lost")
             else:
-                out += [(datagram, stream.address) for datagram in stream._datagrams(now)]
+                out = [(datagram, stream.address) for datagram in stream._datagrams(now)]
                 self._schedule(stream)
-        return out
+                yield out
 
     def _schedule(self, stream: Stream) -> None:
         # A timer that turns out to be early is looked at again then; one entry per stream that

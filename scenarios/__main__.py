@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import importlib
 import itertools
 import os
@@ -19,7 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import scenarios
+from scenarios.command import positive
+from scenarios.folders import FolderError, results_folder
 from scenarios.scenario import Scenario
+from terminal import stopping
+from terminal.arguments import Parser, did_you_mean
 
 _EXAMPLES = """examples:
   python -m scenarios --list
@@ -27,6 +30,16 @@ _EXAMPLES = """examples:
   sudo python -m scenarios run --all --quick
   python -m scenarios run --all --quick --engine virtual
   python -m scenarios agree --engines simulated,virtual --runs 10
+"""
+
+_RUN_EXAMPLES = """examples:
+  sudo python -m scenarios run wifi_loss handover --runs 3
+  python -m scenarios run --all --quick --engine virtual
+"""
+
+_AGREE_EXAMPLES = """examples:
+  python -m scenarios agree --engines simulated,virtual --runs 10
+  sudo python -m scenarios agree --engines virtual,emulated --runs 2 --json
 """
 
 
@@ -43,11 +56,10 @@ def catalogue() -> dict[str, Scenario]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m scenarios",
         description="Run several scenarios, or hold the engines against each other.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--list", action="store_true", help="name the scenarios")
     commands = parser.add_subparsers(dest="command")
@@ -55,19 +67,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = commands.add_parser(
         "run",
         help="run scenarios one after the other, or on the virtual engine side by side",
-        usage="python -m scenarios run [NAME ...] [--all] [--out OUT] [options]",
-        epilog="names come first; other options go to each scenario",
+        usage="python -m scenarios run [NAME ...] [--all] [--out DIR] [options]",
+        description="Run scenarios one after the other, or on the virtual engine side by side. "
+        "Names come first; other options go to each scenario.",
+        epilog=_RUN_EXAMPLES,
         allow_abbrev=False,
     )
     run.add_argument("--all", action="store_true", help="every scenario")
-    run.add_argument("--out", type=Path, help="folder for the results of all")
-    agree = commands.add_parser("agree", help="do the engines agree? same seeds on each")
-    agree.add_argument("--engines", default="simulated,virtual", help="(%(default)s)")
-    agree.add_argument("--runs", type=int, default=6, help="of each scheme and cell (%(default)s)")
-    agree.add_argument("--tokens", type=int, default=200, help="of each answer (%(default)s)")
-    agree.add_argument("--seed", type=int, default=1)
-    agree.add_argument("--out", type=Path, help="results folder; goes on with one that is there")
-    agree.add_argument("--json", action="store_true")
+    run.add_argument("--out", type=Path, metavar="DIR", help="folder for the results of all")
+    agree = commands.add_parser(
+        "agree",
+        help="do the engines agree? same seeds on each",
+        description="Run cells of the paper's table on several engines, with the same seeds, and "
+        "say where they differ by more than is allowed.",
+        epilog=_AGREE_EXAMPLES,
+    )
+    add = agree.add_argument
+    add("--engines", default="simulated,virtual", metavar="A,B", help="(%(default)s)")
+    add("--runs", type=positive, default=6, help="of each scheme and cell (%(default)s)")
+    add("--tokens", type=positive, default=200, help="of each answer (%(default)s)")
+    add("--seed", type=int, default=1, help="of all randomness (%(default)s)")
+    add("--out", type=Path, metavar="DIR", help="results folder; goes on with one that is there")
+    add("--json", action="store_true", help="print one JSON object, not a table")
     options, rest = parser.parse_known_args(arguments)
     if options.list:
         _list()
@@ -75,18 +96,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "agree" and not rest:
         return _agree(options)
     if options.command != "run":
-        parser.error(f"unrecognised: {' '.join(rest)}" if rest else "say --list, run or agree")
+        chosen = agree if options.command == "agree" else parser
+        chosen.error(
+            f"unrecognized arguments: {' '.join(rest)}" if rest else "say --list, run or agree"
+        )
     named = list(itertools.takewhile(lambda word: not word.startswith("-"), rest))
     rest = rest[len(named) :]
     names = list(catalogue()) if options.all else named
-    unknown = [name for name in names if name not in catalogue()]
+    known = list(catalogue())
+    unknown = [name for name in names if name not in known]
     if unknown or not names:
-        known = ", ".join(catalogue())
-        print(
-            f"error: no scenario {(unknown or ['?'])[0]!r}: use {known}, or --all", file=sys.stderr
-        )
+        said = f"no scenario {unknown[0]!r}" if unknown else "no scenario is named"
+        meant = did_you_mean(unknown[0], known) if unknown else ""
+        meant = meant or f": use {', '.join(known)}, or --all"
+        print(f"error: {said}{meant}", file=sys.stderr)
         return 2
-    return _run(names, rest, options.out)
+    if len(set(names)) < len(names):
+        print("error: a scenario is named twice", file=sys.stderr)
+        return 2
+    try:
+        with stopping.stoppable(), results_folder(options.out, "all", goes_on=True) as folder:
+            return _run(names, rest, folder)
+    except FolderError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        return stopping.status(stop)
 
 
 def _list() -> None:
@@ -98,18 +133,17 @@ def _list() -> None:
     for header in ("name", "what", "parameters"):
         table.add_column(header)
     for name, scenario in catalogue().items():
-        knobs = ", ".join(f"{key} {value:g}" for key, value in scenario.knobs().items())
+        kinds = scenario.kinds()
+        knobs = ", ".join(f"{k} {kinds[k].show(v)}" for k, v in scenario.knobs().items())
         table.add_row(name, scenario.title, knobs)
     Console().print(table)
 
 
-def _run(names: Sequence[str], options: Sequence[str], out: Path | None) -> int:
+def _run(names: Sequence[str], options: Sequence[str], folder: Path) -> int:
     """Each scenario in a process of its own: one that fails does not end the others.
 
     Guests in virtual time do not disturb each other: as many run at once as there are cores.
     """
-    folder = out or Path("results/all") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    folder.mkdir(parents=True, exist_ok=True)
     engine = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     engine.add_argument("--engine")
     engine.add_argument("--time")
@@ -139,20 +173,29 @@ def _run(names: Sequence[str], options: Sequence[str], out: Path | None) -> int:
     with ThreadPoolExecutor(workers) as pool:
         try:
             statuses = dict(zip(names, pool.map(one, names), strict=True))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(running):
-                try:
-                    process.wait(3)  # a terminal tells all of us; a second word would disturb
-                except subprocess.TimeoutExpired:
-                    process.send_signal(signal.SIGINT)
-            return 130
+            _stop(running, stop)
+            print(f"Interrupted: finished runs are kept in {folder}", file=sys.stderr)
+            return stopping.status(stop)
     for name, (status, seconds) in statuses.items():
         word = "ok" if status == 0 else f"FAILED ({status})"
         print(f"{name:16} {word:12} {seconds:6.0f} s", file=sys.stderr)
     print(f"Results: {folder}", file=sys.stderr)
     # A negative status is that of a process which a signal ended.
     return max((abs(status) for status, _ in statuses.values()), default=0)
+
+
+def _stop(running: list[subprocess.Popen[bytes]], stop: KeyboardInterrupt) -> None:
+    number = stopping.status(stop) - 128
+    for process in list(running):
+        if number == signal.SIGINT:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(3)  # a terminal tells all of us; a second word would disturb
+        if process.poll() is None:
+            process.send_signal(number)
+    for process in list(running):
+        process.wait()
 
 
 def _agree(options: argparse.Namespace) -> int:
@@ -164,24 +207,37 @@ def _agree(options: argparse.Namespace) -> int:
     engines = options.engines.split(",")
     bad = [engine for engine in engines if engine not in ENGINES]
     if bad:
-        print(f"error: no engine {bad[0]!r}: use {', '.join(ENGINES)}", file=sys.stderr)
+        meant = did_you_mean(bad[0], ENGINES) or f": use {', '.join(ENGINES)}"
+        print(f"error: --engines: no engine {bad[0]!r}{meant}", file=sys.stderr)
+        return 2
+    if len(set(engines)) < len(engines):
+        print("error: --engines: an engine is named twice", file=sys.stderr)
         return 2
     try:
-        return agreement.run(
-            engines,
-            options.out or Path("results/agree") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}",
-            runs=options.runs,
-            tokens=options.tokens,
-            seed=options.seed,
-            as_json=options.json,
-            strict=True,
-            console=Console(stderr=True),
-        )
-    except UsageError as error:
+        with stopping.stoppable(), results_folder(options.out, "agree", goes_on=True) as out:
+            try:
+                return agreement.run(
+                    engines,
+                    out,
+                    runs=options.runs,
+                    tokens=options.tokens,
+                    seed=options.seed,
+                    as_json=options.json,
+                    strict=True,
+                    console=Console(stderr=True),
+                )
+            except KeyboardInterrupt as stop:
+                print(
+                    "Interrupted: finished cells are kept; the same command goes on with the "
+                    f"rest, with --out {out}",
+                    file=sys.stderr,
+                )
+                return stopping.status(stop)
+    except (UsageError, FolderError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as stop:
+        return stopping.status(stop)
 
 
 if __name__ == "__main__":

@@ -25,10 +25,12 @@ from scenarios.cell_setup import BULK_PORT, Cell
 from scenarios.cell_start import prompt_of
 from scenarios.command import TRANSPORTS, Plan
 from scenarios.emulated import EXPECTED_ERRORS
+from scenarios.emulated_run import answered
 from scenarios.measurement import MeasurementError
-from scenarios.processes import ProcessFailed, last_lines
+from scenarios.processes import Clients, ProcessFailed, client_failed, last_lines
 from scenarios.progress import progress_bar
 from scenarios.report import run_seed
+from terminal import stopping
 from topologies.catalogue import NetworkError, TopologyError
 from topologies.channel import subseed
 
@@ -53,9 +55,9 @@ def run(plan: Plan, times: Timetable, out: Path) -> int:
     status = 0
     try:
         experiment.run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         console.print("Interrupted: finished runs are kept.")
-        status = 130
+        status = stopping.status(stop)
     except ERRORS as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         status = 1
@@ -63,7 +65,8 @@ def run(plan: Plan, times: Timetable, out: Path) -> int:
     folder.write_manifest(experiment.manifest)
     try:
         folder.consolidate()
-        cell_report.finish(plan, folder, experiment.tables, console, pictures=status != 130)
+        pictures = not stopping.was_stopped(status)
+        cell_report.finish(plan, folder, experiment.tables, console, pictures=pictures)
     except ERRORS as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         status = status or 1
@@ -216,9 +219,11 @@ class Experiment:
         patience = due[-1] - time.monotonic() + self.times.measured_to + _PATIENCE
         asked: dict[str, ClientFiles] = {}
         with contextlib.ExitStack() as stack:
-            running = {}
+            running, clients = {}, Clients()
             for (client, scheme), at in zip(speaks.items(), due, strict=True):
-                time.sleep(max(0.0, at - time.monotonic()))
+                while (left := at - time.monotonic()) > 0:
+                    time.sleep(min(left, 0.1))
+                    clients.check()
                 prompt = prompt_of(self.plan, client, number)
                 log = self.log(f"{name}-{client}.json")
                 words = ["--scheme", scheme, "--port", str(self.ports[scheme]), "--realtime"]
@@ -226,15 +231,18 @@ class Experiment:
                 running[client] = self._client(stack, name, client, [*words, prompt])
                 address = self.cell.network.hosts[client].IP()
                 asked[prompt] = ClientFiles(client, scheme, address, self.ports[scheme], log)
+                errors = self.log(f"{name}-{client}.log")
+                clients.add(f"{client} ({scheme})", running[client], errors)
             for _ in running:
-                done = self.cell.server.expect("done", timeout=patience)
-                path = Path(done["log"])
+                path = answered(
+                    self.cell.server.expect("done", timeout=patience, meanwhile=clients.check)
+                )
                 found = asked[json.loads(path.read_text())["prompt"]]
                 found.server_log = path
             for client, process in running.items():
                 if process.wait(patience + 10) != 0:
-                    words_left = last_lines(self.log(f"{name}-{client}.log"))
-                    raise ProcessFailed(f"{client} ({speaks[client]}): {words_left}")
+                    errors = self.log(f"{name}-{client}.log")
+                    raise client_failed(f"{client} ({speaks[client]})", process, errors)
         return list(asked.values())
 
     def _client(self, stack: contextlib.ExitStack, name: str, client: str, words: list[str]) -> Any:

@@ -106,7 +106,7 @@ class Cell:
 
     def _server_words(self, address: str) -> list[str]:
         plan = self.plan
-        words = ["apps.server", "--host", address, "--tokens", str(plan.tokens)]
+        words = ["apps.server", "--commands", "--host", address, "--tokens", str(plan.tokens)]
         for scheme, port in self.ports.items():
             words += ["--stack" if scheme in TRANSPORTS else "--udp", f"{scheme}:{port}"]
         return [*words, "--source", plan.source, "--log-dir", str(self._folder / "logs")]

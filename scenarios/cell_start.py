@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import datetime
 import signal
 import sys
 from pathlib import Path
 
 from apps.sources import ScheduledSource, SourceError, open_source
 from scenarios.cell_network import Timetable, timetable
-from scenarios.command import Plan
+from scenarios.command import Plan, check_root
+from scenarios.folders import FolderError, results_folder
+from terminal import stopping
 from topologies import sandbox
-
-_STOP = {signal.SIGINT, signal.SIGTERM}
 
 
 def start(plan: Plan, out: Path | None) -> int:
     """Run the plan with its engine; returns the exit status."""
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder = out or Path("results") / plan.scenario.name / stamp
     try:
         times = times_of(plan)
-    except SourceError as error:
+        check_root(plan)
+        with results_folder(out, plan.scenario.name) as folder:
+            return _run(plan, times, folder)
+    except (FolderError, SourceError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def _run(plan: Plan, times: Timetable, folder: Path) -> int:
     if plan.engine == "virtual":
         from scenarios.virtual import run as run_virtual
 
@@ -31,10 +34,10 @@ def start(plan: Plan, out: Path | None) -> int:
 
     def inside() -> int:
         # Ctrl-C waits meanwhile: inside an import, callbacks of C code can swallow it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
+        signal.pthread_sigmask(signal.SIG_BLOCK, stopping.SIGNALS)
         from scenarios.cell_run import run
 
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)
         return run(plan, times, folder)
 
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import signal
 import sys
@@ -12,16 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apps import stacks
-from apps.model import default_model, locate
+from apps.model_files import default_model, locate
 from apps.sources import MODEL_SPECS, SourceError, open_source
 from eloquent import schemes as eloquent_schemes
-from scenarios.executors import ExecutorError
+from scenarios.executors import ExecutorError, reach
 from scenarios.executors import check as check_executor
+from scenarios.folders import FolderError, results_folder
 from scenarios.prompt_sets import PromptError, PromptSet, load, names
 from scenarios.scenario import Scenario
+from terminal import stopping
+from terminal.arguments import Parser, did_you_mean
 from topologies import sandbox
 from topologies.channel import ChannelError
 from topologies.profile import NetworkProfile, ProfileError
+from topologies.quantities import Kind
 
 #: Transports beside the schemes of the protocol library.
 TRANSPORTS = tuple(stacks.names())
@@ -30,7 +33,6 @@ ENGINES = ("emulated", "virtual", "simulated")
 STAND_IN = {"tcp": "retransmit"}
 #: Set inside of a guest kernel, see topologies.guest.boot.
 GUEST_VARIABLE = "ELOQUENT_GUEST"
-_STOP = {signal.SIGINT, signal.SIGTERM}
 
 
 class UsageError(ValueError):
@@ -75,22 +77,35 @@ class Plan:
 
 def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
     """Run a scenario as the options say; returns the exit status."""
-    options = _parser(scenario).parse_args(argv)
+    options = arguments_parser(scenario).parse_args(argv)
     try:
-        plan = _plan(scenario, options, tuple(sys.argv if argv is None else argv))
-    except (UsageError, SourceError, PromptError, ExecutorError) as error:
+        with stopping.stoppable():
+            plan = _plan(scenario, options, tuple(sys.argv if argv is None else argv))
+            if plan.engine == "simulated":
+                reach(plan.executor)
+            if options.sweep:
+                return _sweep(plan, options.sweep, options.out)
+            check_root(plan)
+            with results_folder(options.out, scenario.name) as out:
+                return _run(plan, out)
+    except (UsageError, SourceError, PromptError, ExecutorError, FolderError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as stop:
+        return stopping.status(stop)
 
-    out = options.out or _default_folder(scenario)
-    if options.sweep:
-        from scenarios.sweep import run as run_sweep
 
-        try:
-            return run_sweep(plan, options.sweep, out)
-        except UsageError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
+def _sweep(plan: Plan, words: Sequence[str], out: Path | None) -> int:
+    from scenarios.sweep import cells, parse
+    from scenarios.sweep import run as run_sweep
+
+    values = parse(words, plan.knobs, plan.scenario.kinds())
+    grid = cells(plan, values)
+    with results_folder(out, plan.scenario.name, goes_on=True) as folder:
+        return run_sweep(plan, list(values), grid, folder)
+
+
+def _run(plan: Plan, out: Path) -> int:
     # The engines are imported only when asked for: pandas, matplotlib and Mininet are slow.
     if plan.engine == "virtual":
         from scenarios.virtual import run as run_virtual
@@ -106,9 +121,18 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
 def plan_of(scenario: Scenario, words: Sequence[str]) -> Plan:
     """What these options of the scenario ask for. Raises UsageError for what makes no plan."""
     try:
-        return _plan(scenario, _parser(scenario).parse_args(words), tuple(sys.argv))
+        return _plan(scenario, arguments_parser(scenario).parse_args(words), tuple(sys.argv))
     except (SourceError, PromptError, ExecutorError) as error:
         raise UsageError(str(error)) from None
+
+
+def check_root(plan: Plan) -> None:
+    """Raise UsageError for an engine that needs root, without root: before anything is made."""
+    if plan.engine == "emulated" and os.geteuid() != 0:
+        raise UsageError(
+            f"--engine emulated needs root: run it with sudo; you are uid {os.geteuid()} "
+            "(--engine virtual and simulated need no root)"
+        )
 
 
 def emulate(plan: Plan, out: Path, *, show: bool = True) -> int:
@@ -116,10 +140,10 @@ def emulate(plan: Plan, out: Path, *, show: bool = True) -> int:
 
     def inside() -> int:
         # Ctrl-C waits meanwhile: inside an import, callbacks of C code can swallow it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
+        signal.pthread_sigmask(signal.SIG_BLOCK, stopping.SIGNALS)
         from scenarios.emulated import run
 
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)
 
         return run(plan, out, show=show)
 
@@ -136,8 +160,8 @@ def options_of(plan: Plan) -> list[str]:
     words += ["--tokens", str(plan.tokens), "--seed", str(plan.seed), "--link", plan.link]
     if plan.prompts.spec is not None:
         words += ["--prompts", plan.prompts.spec]
-    for name, value in plan.knobs.items():
-        words += [f"--{name}", repr(value)]
+    kinds = plan.scenario.kinds()
+    words += [f"--{name}={kinds[name].write(value)}" for name, value in plan.knobs.items()]
     return [*words, "--json"] if plan.json else words
 
 
@@ -186,7 +210,8 @@ def network_for(scenario: Scenario, knobs: dict[str, float]) -> NetworkProfile:
     try:
         return scenario.network_of(knobs)
     except (ChannelError, ProfileError, ZeroDivisionError) as error:
-        values = ", ".join(f"--{name} {value:g}" for name, value in knobs.items())
+        kinds = scenario.kinds()
+        values = ", ".join(f"--{name} {kinds[name].show(value)}" for name, value in knobs.items())
         raise UsageError(f"{values} make no network: {error}") from None
 
 
@@ -212,18 +237,19 @@ def _schemes(scenario: Scenario, options: argparse.Namespace) -> tuple[str, ...]
         try:
             eloquent_schemes.create(name)
         except ValueError as error:
-            raise UsageError(f"--schemes: {error}, {', '.join(TRANSPORTS)}") from None
+            kind = name.partition(":")[0]
+            known = [*eloquent_schemes.names(), *TRANSPORTS]
+            if kind in known:
+                raise UsageError(f"--schemes: {name}: {error}") from None
+            meant = did_you_mean(kind, known) or f"; known: {', '.join(known)}"
+            raise UsageError(f"--schemes: there is no scheme {kind!r}{meant}") from None
     if not schemes or len(set(schemes)) < len(schemes):
         raise UsageError(f"--schemes: {text!r} must name each scheme once")
     return schemes
 
 
-def _default_folder(scenario: Scenario) -> Path:
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("results") / scenario.name / stamp
-
-
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A whole number of at least 1, for argparse."""
     try:
         value = int(text)
     except ValueError:
@@ -233,12 +259,12 @@ def _positive(text: str) -> int:
     return value
 
 
-def _parser(scenario: Scenario) -> argparse.ArgumentParser:
+def arguments_parser(scenario: Scenario) -> argparse.ArgumentParser:
+    """The options of a scenario."""
     name = f"scenarios/{scenario.name}.py"
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=name,
         description=f"{scenario.title}: runs every scheme over the same lossy network.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=(
             "examples:\n"
             f"  sudo python {name}\n"
@@ -251,10 +277,10 @@ def _parser(scenario: Scenario) -> argparse.ArgumentParser:
     add = parser.add_argument
     known = ", ".join([*eloquent_schemes.names(), *TRANSPORTS])
     add("--schemes", help=f"of {known} ({','.join(scenario.schemes)})")
-    add("--runs", type=_positive, default=scenario.runs, help="runs of each scheme (%(default)s)")
+    add("--runs", type=positive, default=scenario.runs, help="runs of each scheme (%(default)s)")
     add(
         "--tokens",
-        type=_positive,
+        type=positive,
         help=f"longest answer (the prompt set's, or {scenario.tokens})",
     )
     add(
@@ -301,6 +327,17 @@ def _parser(scenario: Scenario) -> argparse.ArgumentParser:
     )
     add("--quick", action="store_true", help="one run of each scheme from the shipped trace")
     add("--json", action="store_true", help="print the summary as one JSON object")
+    kinds = scenario.kinds()
     for knob, default in scenario.knobs().items():
-        add(f"--{knob}", type=float, default=default, help="of the scenario (%(default)g)")
+        add(
+            f"--{knob}",
+            type=kinds[knob].option(default),
+            default=default,
+            metavar=kinds[knob].metavar,
+            help=_knob_help(kinds[knob], default),
+        )
     return parser
+
+
+def _knob_help(kind: Kind, default: float) -> str:
+    return f"of the scenario, as {kind.example} ({kind.show(default)})".replace("%", "%%")

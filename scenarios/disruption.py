@@ -12,11 +12,12 @@ try:
     from topologies.channel import Gaps
     from topologies.profile import Direction, LinkProfile, NetworkProfile
     from topologies.profile_file import named
+    from topologies.quantities import Seconds
 except ModuleNotFoundError as missing:
     sys.exit(f"error: {missing}; run setup.sh, then use the Python in .venv/bin")
 
 
-def network(start: float = 2.0, length: float = 30.0) -> NetworkProfile:
+def network(start: Seconds = 2.0, length: Seconds = 30.0) -> NetworkProfile:
     """After ``start`` s nothing passes for ``length`` s, either way; then all is well again.
 
     30 s is the disruption of the video-conferencing study (arXiv 2105.13478), which takes capacity

@@ -26,6 +26,7 @@ from scenarios.measurement import Measurement, MeasurementError, measure
 from scenarios.processes import ProcessFailed
 from scenarios.progress import progress_bar
 from scenarios.stage import Stage
+from terminal import stopping
 from topologies import catalogue, wifi
 from topologies.links import LinkError
 from topologies.openvswitch import OpenVSwitchError
@@ -67,16 +68,17 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     status = 0
     try:
         experiment.run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         console.print("Interrupted: finished runs are kept.")
-        status = 130
+        status = stopping.status(stop)
     except EXPECTED_ERRORS as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         status = 1
     experiment.manifest["finished"] = status == 0
     try:
-        # Ctrl-C is in a hurry.
-        experiment.finish(pictures=show and status != 130, show=show)
+        # Who stops it is in a hurry.
+        pictures = show and not stopping.was_stopped(status)
+        experiment.finish(pictures=pictures, show=show)
     except EXPECTED_ERRORS as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         status = status or 1

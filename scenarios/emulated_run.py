@@ -13,7 +13,7 @@ from typing import Any
 from scenarios.command import TRANSPORTS
 from scenarios.emulated_setup import Testbed
 from scenarios.measurement import MeasurementError, RunFiles
-from scenarios.processes import ProcessFailed
+from scenarios.processes import Clients, ProcessFailed, client_failed
 from scenarios.stage import Timeline, merge_captures
 
 #: A stream is given up after this long (s), and this much more for each of its tokens.
@@ -46,7 +46,8 @@ class Asking:
                 Timeline(testbed.stage.actions) as timeline,
                 self._asking(scheme, prompt, client_log, name) as client,
             ):
-                server_log = self._follow(client, scheme, timeline)
+                errors = testbed.log(f"{name}-client.log")
+                server_log = self._follow(client, errors, scheme, timeline)
             for link in testbed.network.links.values():
                 link.stop_epoch()  # what is left to say is not part of the measurement
             server.send("end")
@@ -119,19 +120,34 @@ class Asking:
                 client.kill()
                 client.wait()
         if status != 0:
-            raise ProcessFailed(f"client ({scheme}): {errors.read_text().strip()}")
+            raise client_failed(f"client ({scheme})", client, errors)
 
-    def _follow(self, client: Any, scheme: str, timeline: Timeline) -> Path:
+    def _follow(self, client: Any, errors: Path, scheme: str, timeline: Timeline) -> Path:
         """Start the channel's clock with the first token; wait for the server's log."""
         server = self.testbed.server
-        started = server.expect("first_token", timeout=self._patience)
+        clients = Clients()
+        clients.add(f"client ({scheme})", client, errors)
+        watched: dict[str, Any] = {"timeout": self._patience, "meanwhile": clients.check}
+        started = server.expect("first_token", "done", **watched)
+        if started["event"] == "done":  # without a first token
+            return answered(started)
         for link in self.testbed.network.links.values():
             link.start_epoch(started["at"])
         timeline.start(started["at"], client.kill)
-        done = server.expect("done", timeout=self._patience)
-        if not done["tokens"]:
-            raise MeasurementError(f"{scheme}: the server generated nothing")
-        return Path(done["log"])
+        return answered(server.expect("done", **watched))
+
+
+def answered(done: dict[str, Any]) -> Path:
+    """The server's log of an answer. Raises MeasurementError if it is no whole answer."""
+    scheme, tokens = done["scheme"], done["tokens"]
+    if done["error"] is not None:
+        after = f" after {tokens} tokens" if tokens else ""
+        raise MeasurementError(f"{scheme}: no answer{after}: {done['error']}")
+    if not tokens:
+        raise MeasurementError(
+            f"{scheme}: the server's answer is empty: it ends before its first token"
+        )
+    return Path(done["log"])
 
 
 def file_name(scheme: str, run: int) -> str:

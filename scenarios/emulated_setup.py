@@ -127,7 +127,8 @@ class Testbed:
 
     def _server_words(self) -> list[str]:
         plan = self.plan
-        words = ["apps.server", "--host", self.network.server.IP(), "--tokens", str(plan.tokens)]
+        words = ["apps.server", "--commands", "--host", self.network.server.IP()]
+        words += ["--tokens", str(plan.tokens)]
         for scheme, port in self.ports.items():
             words += ["--stack" if scheme in TRANSPORTS else "--udp", f"{scheme}:{port}"]
         words += ["--source", plan.source, "--device", plan.device]

@@ -9,7 +9,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
 from typing import Any, TypeVar
 
 #: Jobs that are handed over ahead of the one whose result is waited for, per core.
@@ -34,6 +34,13 @@ def check(spec: str) -> None:
     raise ExecutorError(f"executor {spec!r} is none of local, local:N (processes), dask:ADDRESS")
 
 
+def reach(spec: str) -> None:
+    """Raise ExecutorError unless the executor is there: before anything is made for its results."""
+    if spec.startswith("dask:"):
+        with _executor(spec):
+            pass
+
+
 def results_in_order(spec: str, function: Callable[[J], R], jobs: Iterable[J]) -> Iterator[R]:
     """``function`` of each job, in the order of the jobs, however the executor runs them.
 
@@ -53,13 +60,23 @@ def results_in_order(spec: str, function: Callable[[J], R], jobs: Iterable[J]) -
         except BrokenExecutor as error:
             why = "a process of the executor died; was there too little memory?"
             raise ExecutorError(f"{why} ({error})") from None
+        except (CancelledError, OSError) as error:
+            if not spec.startswith("dask:"):
+                raise
+            said = " ".join(str(error).split())[:200] or type(error).__name__
+            raise ExecutorError(f"the Dask cluster {spec[5:]} is gone ({said})") from None
         finally:
             for future in waiting:
                 future.cancel()
 
 
 def _end_with_owner() -> None:
-    """Let the kernel end this worker with its owner: after SIGKILL it would wait for ever."""
+    """Let the kernel end this worker with its owner: after SIGKILL it would wait for ever.
+
+    What a terminal says to all of its processes is for the owner alone, which ends the others.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(AttributeError, OSError):  # Linux alone has it
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -83,6 +100,7 @@ def _executor(spec: str) -> Iterator[Executor]:
     try:
         client: Any = Client(rest, timeout="10s")  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
-        raise ExecutorError(f"no Dask scheduler answers at {rest}: {error}") from None
+        said = " ".join(str(error).split())
+        raise ExecutorError(f"no Dask scheduler answers at {rest}: {said}") from None
     with client:
         yield client.get_executor()

@@ -16,6 +16,7 @@ try:
     from scenarios.scenario import Scenario
     from topologies.channel import Gaps
     from topologies.profile import Direction, LinkProfile, NetworkProfile, ProfileError
+    from topologies.quantities import Seconds
 except ModuleNotFoundError as missing:
     sys.exit(f"error: {missing}; run setup.sh, then use the Python in .venv/bin")
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:  # both take a while to import, and --help needs neither
 _LEAST_GAP = 0.05
 
 
-def network(at: float = 4.0, gap: float = 0.3) -> NetworkProfile:
+def network(at: Seconds = 4.0, gap: Seconds = 0.3) -> NetworkProfile:
     """The client leaves ``access-a`` ``at`` s after the first token, for ``access-b``.
 
     gap: 0 is make before break, the new path works before the old one ends. Otherwise the old

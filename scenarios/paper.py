@@ -9,32 +9,28 @@ import sys
 try:
     from scenarios.command import main
     from scenarios.scenario import Scenario
-    from topologies.channel import Bernoulli, GilbertElliott, LossModel
+    from topologies.channel import bursts
     from topologies.profile import Direction, LinkProfile, NetworkProfile
+    from topologies.quantities import Count, Seconds, Share
 except ModuleNotFoundError as missing:
     sys.exit(f"error: {missing}; run setup.sh, then use the Python in .venv/bin")
 
 
-def network(loss: float = 0.10, outage: float = 0.1, rtt: float = 0.05) -> NetworkProfile:
+def network(loss: Share = 0.10, outage: Seconds = 0.1, rtt: Seconds = 0.05) -> NetworkProfile:
     """One link that loses the share ``loss`` either way, in outages of ``outage`` s on average.
 
     The paper (arXiv 2401.12961) names neither its loss model nor its RTT. Assumptions: outages
     and good times are exponential, an outage of 0 means independent losses, both directions have
     losses of their own, and the delay is constant, ``rtt`` / 2 each way.
     """
-    model: LossModel | None = None
-    if loss:
-        model = Bernoulli(loss)
-        if outage:
-            model = GilbertElliott(mean_good=outage * (1 - loss) / loss, mean_bad=outage)
-    air = Direction(delay=rtt / 2, loss=model)
+    air = Direction(delay=rtt / 2, loss=bursts(loss, outage))
     return NetworkProfile(
         access=LinkProfile("air", up=air, down=air, source="assumed: see scenarios/paper.py"),
         server=LinkProfile("cable", up=Direction(), down=Direction(), source="a plain cable"),
     )
 
 
-def workload(spacing: float = 0.045, step: float = 1) -> str:
+def workload(spacing: Seconds = 0.045, step: Count = 1) -> str:
     """A token every ``spacing`` s, or ``step`` of them at a time: ChatGPT's datagrams held three.
 
     45 ms is a pace of 22 tokens/s. The paper names none for its simulation: an assumption.

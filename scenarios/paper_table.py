@@ -6,7 +6,6 @@ Simulated; a part of it again with kernel TCP in a guest kernel, where there is 
 from __future__ import annotations
 
 import argparse
-import datetime
 import itertools
 import json
 import sys
@@ -21,12 +20,15 @@ from analysis import paper
 from analysis.grid import heat_map
 from analysis.summary import json_rows
 from scenarios import agreement, manifest
-from scenarios.command import UsageError, network_for, plan_of
-from scenarios.executors import ExecutorError, check
+from scenarios.command import UsageError, network_for, plan_of, positive
+from scenarios.executors import ExecutorError, check, reach
+from scenarios.folders import FolderError, results_folder
 from scenarios.progress import progress_bar
 from scenarios.scenario import Scenario
 from scenarios.simulated import EXPECTED_ERRORS
 from scenarios.sweep import Cell, simulated_cells
+from terminal import stopping
+from terminal.arguments import Parser
 from topologies.guest import kernel
 
 LOSSES, OUTAGES = (0.01, 0.02, 0.05, 0.10, 0.15, 0.20), (0.0, 0.05, 0.1, 0.2, 0.5)
@@ -46,25 +48,34 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
     """Run the table; returns the exit status."""
     options = _parser().parse_args(argv)
     console = Console(stderr=True)
-    out = options.out or Path("results/paper") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    if out.exists():
-        print(f"error: {out} already exists: results are never overwritten", file=sys.stderr)
-        return 2
     try:
         check(options.executor)
         grid = list(_cells(scenario, options))
-        out.mkdir(parents=True)
-    except (UsageError, ExecutorError, OSError) as error:
+        reach(options.executor)
+        with stopping.stoppable(), results_folder(options.out, "paper") as out:
+            return _run(scenario, options, grid, out, console)
+    except (UsageError, ExecutorError, FolderError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as stop:
+        return stopping.status(stop)
+
+
+def _run(
+    scenario: Scenario,
+    options: argparse.Namespace,
+    grid: list[tuple[str, Cell]],
+    out: Path,
+    console: Console,
+) -> int:
     plan = grid[0][1].plan
     described = manifest.describe(plan) | {"cells": [cell.name for _, cell in grid]}
     (out / "manifest.json").write_text(json.dumps(described, indent=2, default=str) + "\n")
     try:
         rows = _simulate(grid, options.executor, out, console)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         console.print(f"Interrupted: finished cells are in {out}/cells.csv", markup=False)
-        return 130
+        return stopping.status(stop)
     except EXPECTED_ERRORS as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         return 1
@@ -77,15 +88,15 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="scenarios/paper.py",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="scenarios/paper.py", description=__doc__, epilog=_EXAMPLES)
     add = parser.add_argument
-    add("--runs", type=int, default=30, help="paired runs of each scheme and cell (%(default)s)")
-    add("--tokens", type=int, default=400, help="of each answer (%(default)s)")
+    add(
+        "--runs",
+        type=positive,
+        default=30,
+        help="paired runs of each scheme and cell (%(default)s)",
+    )
+    add("--tokens", type=positive, default=400, help="of each answer (%(default)s)")
     add("--seed", type=int, default=1, help="of all randomness (%(default)s)")
     add("--schemes", metavar="A,B", help="instead of all")
     add("--engine", choices=["simulated"], help="the table's; another one takes a cell")

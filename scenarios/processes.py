@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import signal
 import subprocess
 import threading
 import time
@@ -12,6 +13,11 @@ from pathlib import Path
 from typing import IO, Any
 
 Popen = Callable[..., "subprocess.Popen[str]"]
+
+#: Who waits for one process looks after the others this often (s).
+_GLANCE = 0.1
+#: A client may end a little before the server has said why: it gets this long (s) to say it.
+_GRACE = 0.5
 
 
 class ProcessFailed(RuntimeError):
@@ -61,21 +67,40 @@ class JsonProcess:
 
     def receive(self, timeout: float) -> dict[str, Any]:
         """The next object. Raises ProcessFailed at the end of output or after ``timeout`` s."""
+        answer = self._next(timeout)
+        if answer is None:
+            raise self.failure(f"did not answer within {timeout:g} s")
+        return answer
+
+    def _next(self, timeout: float) -> dict[str, Any] | None:
+        """The next object, None after ``timeout`` s. Raises ProcessFailed: there are no more."""
         try:
-            line = self._lines.get(timeout=timeout)
+            line = self._lines.get(timeout=max(0.0, timeout))
         except queue.Empty:
-            raise self.failure(f"did not answer within {timeout:g} s") from None
+            return None
         if line is None:
             self._lines.put(None)
-            raise self.failure("ended")
+            raise self.failure(f"ended{_how(self.process)}")
         return line
 
-    def expect(self, event: str, timeout: float) -> dict[str, Any]:
-        """Skip objects until one has ``event`` as its event."""
+    def expect(
+        self, *events: str, timeout: float, meanwhile: Callable[[], None] | None = None
+    ) -> dict[str, Any]:
+        """Skip objects until one has one of ``events`` as its event.
+
+        ``meanwhile`` is called while nothing comes; what it raises ends the waiting.
+        """
         deadline = time.monotonic() + timeout
         while True:
-            answer = self.receive(max(0.0, deadline - time.monotonic()))
-            if answer.get("event") == event:
+            left = deadline - time.monotonic()
+            if meanwhile is not None and left > _GLANCE:
+                answer = self._next(_GLANCE)
+                if answer is None:
+                    meanwhile()
+                    continue
+            else:
+                answer = self.receive(left)
+            if answer.get("event") in events:
                 return answer
             if answer.get("event") == "error":  # what was expected will not come
                 raise ProcessFailed(f"{self.name}: {answer.get('message')}")
@@ -91,7 +116,7 @@ class JsonProcess:
     def check(self) -> None:
         """Raise ProcessFailed if the process has ended."""
         if self.process.poll() is not None:
-            raise self.failure("ended")
+            raise self.failure(f"ended{_how(self.process)}")
 
     def failure(self, what: str) -> ProcessFailed:
         """The error for this process, with what it said last."""
@@ -112,9 +137,56 @@ class JsonProcess:
         self._stderr.close()
 
 
+class Clients:
+    """The clients of one run, looked after while the server is listened to.
+
+    Each has a name for messages, its process, and the file that takes its standard error.
+    """
+
+    def __init__(self) -> None:
+        self._clients: list[tuple[str, Any, Path]] = []
+        self._ended_at: float | None = None
+
+    def add(self, name: str, process: Any, log: Path) -> None:
+        """One more, which has just been started."""
+        self._clients.append((name, process, log))
+
+    def check(self) -> None:
+        """Raise ProcessFailed if one has ended with an error, and the server has no word on it."""
+        for name, process, log in self._clients:
+            if process.poll():
+                now = time.monotonic()
+                self._ended_at = self._ended_at or now
+                if now - self._ended_at >= _GRACE:
+                    raise client_failed(name, process, log)
+
+
+def client_failed(name: str, process: Any, log: Path) -> ProcessFailed:
+    """The error for a client that has ended with one."""
+    words = last_lines(log)
+    if not words.startswith(_ERROR):
+        return ProcessFailed(f"{name} ended{_how(process)}; {words}")
+    return ProcessFailed(f"{name}: {words.removeprefix(_ERROR)}")
+
+
+def _how(process: Any) -> str:
+    """What is remarkable about the end of a process, in brackets."""
+    try:
+        status = process.wait(1)  # the end of its output comes a moment before its own
+    except subprocess.TimeoutExpired:
+        return ""
+    return f" (by {signal.Signals(-status).name})" if status < 0 else ""
+
+
+#: How commands of ours begin the one line that says why they end.
+_ERROR = "error: "
+
+
 def last_lines(log: Path, count: int = 5) -> str:
-    """The last lines of a log, on one line."""
+    """The last lines of a log, on one line; the last one alone where that says it all."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     if not lines:
         return f"it left no word in {log.name}"
+    if lines[-1].startswith(_ERROR):
+        return lines[-1]
     return f"last words in {log.name}: " + " | ".join(lines[-count:])

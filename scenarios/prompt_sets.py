@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from terminal.arguments import did_you_mean
+
 FOLDER = Path(__file__).parent / "prompts"
 #: Bytes of a prompt: Linux takes no single argument of a program beyond 128 KiB.
 MAX_BYTES = 100_000
@@ -66,8 +68,8 @@ def load(spec: str) -> PromptSet:
         return _read(FOLDER / f"{spec}.toml", spec, spec)
     path = Path(spec)
     if path.suffix not in (".toml", ".txt"):
-        known = ", ".join(names())
-        raise PromptError(f"no prompt set {spec!r}: use {known}, or a .toml or .txt file")
+        known = f": use {', '.join(names())}, or a .toml or .txt file"
+        raise PromptError(f"no prompt set {spec!r}{did_you_mean(spec, names()) or known}")
     return _read(path, path.stem, str(path.resolve()))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from apps.sources import open_source
-from apps.trace import TraceWriter, record
+from apps.trace import TraceWriter, record, warm_up
 from scenarios.command import Plan
 
 
@@ -27,7 +27,7 @@ def recorded(plan: Plan, console: Console) -> Iterator[tuple[str, Path | None]]:
         folder = Path(name)
         with console.status("The model answers on the host, to be replayed …"):
             source = open_source(plan.source, plan.model, plan.device)
-            list(source.answer("Hello", 4))  # warms caches and thread pools
+            warm_up(source)
             prompts = dict.fromkeys(plan.prompts.of_run(n) for n in range(1, plan.runs + 1))
             for number, prompt in enumerate(prompts, 1):
                 path = folder / f"prompt-{number:02}.jsonl"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from scenarios.prompt_sets import PromptSet, load
 from topologies.profile import NetworkProfile
+from topologies.quantities import ANY, Kind
 
 if TYPE_CHECKING:  # pandas takes a while, and --help needs none of it
     from analysis.results import Results
@@ -20,8 +21,10 @@ class Scenario:
     """An experiment on one network.
 
     ``network`` builds the network's profile; its keyword arguments, all floats with defaults,
-    become options of the command (``outage`` becomes ``--outage``). Every number in the profile
-    names its source there. ``prompts`` names a prompt set, or holds the prompts themselves.
+    become options of the command (``outage`` becomes ``--outage``), read as what their annotation
+    says (``Seconds``, ``Share`` and others of ``topologies.quantities``; ``float`` takes any unit
+    and says SI). Every number in the profile names its source there. ``prompts`` names a prompt
+    set, or holds the prompts themselves.
 
     ``workload`` gives the source of the tokens (as ``--source`` names it); its keyword arguments
     become options too. Without it the language model answers. ``engine`` is the default one.
@@ -54,6 +57,10 @@ class Scenario:
         """The parameters of network and workload with their defaults."""
         return _parameters(self.network) | _parameters(self.workload)
 
+    def kinds(self) -> dict[str, Kind]:
+        """How the parameters are written, by the annotations of network and workload."""
+        return _kinds(self.network) | _kinds(self.workload)
+
     def network_of(self, knobs: Mapping[str, float]) -> NetworkProfile:
         """The network for these values. Raises ChannelError, ProfileError, ZeroDivisionError."""
         return self.network(**{name: knobs[name] for name in _parameters(self.network)})
@@ -70,3 +77,17 @@ def _parameters(function: Callable[..., object] | None) -> dict[str, float]:
         return {}
     parameters = inspect.signature(function).parameters.values()
     return {parameter.name: float(parameter.default) for parameter in parameters}
+
+
+def _kinds(function: Callable[..., object] | None) -> dict[str, Kind]:
+    if function is None:
+        return {}
+    try:
+        annotations = inspect.get_annotations(function, eval_str=True)
+    except NameError:  # a name that is there for type checkers alone
+        annotations = {}
+    found = {}
+    for name in _parameters(function):
+        extras = getattr(annotations.get(name), "__metadata__", ())
+        found[name] = next((extra for extra in extras if isinstance(extra, Kind)), ANY)
+    return found

@@ -13,20 +13,22 @@ try:
     from scenarios.cell_start import start
     from scenarios.command import Plan, UsageError, plan_of
     from scenarios.scenario import Scenario
+    from terminal import stopping
     from topologies.channel import Bottleneck
     from topologies.profile import Direction, LinkProfile, NetworkProfile
     from topologies.profile_file import named
+    from topologies.quantities import Count, Kilobits, Megabits, Packets
 except ModuleNotFoundError as missing:
     sys.exit(f"error: {missing}; run setup.sh, then use the Python in .venv/bin")
 
 
 def network(
-    rate: float = 2.0,
-    queue: float = 50.0,
-    clients: float = 4.0,
-    flows: float = 2.0,
-    overload: float = 50.0,
-    mixed: float = 0.0,
+    rate: Megabits = 2.0,
+    queue: Packets = 50.0,
+    clients: Count = 4.0,
+    flows: Count = 2.0,
+    overload: Kilobits = 50.0,
+    mixed: Count = 0.0,
 ) -> NetworkProfile:
     """The cell's bottleneck. What does not shape the link shapes the experiment around it.
 
@@ -78,16 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own.add_argument("--out", type=Path)
     own.add_argument("--sweep", nargs="*")
     try:
-        options, rest = own.parse_known_args(words)
-        plan = plan_of(SCENARIO, rest)
-        _check(plan, options.sweep is not None)
+        with stopping.stoppable():
+            options, rest = own.parse_known_args(words)
+            plan = plan_of(SCENARIO, rest)
+            _check(plan, options.sweep is not None)
+            plan = dataclasses.replace(plan, command_line=(sys.argv[0], *words))
+            return start(plan, options.out)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
-    plan = dataclasses.replace(plan, command_line=(sys.argv[0], *words))
-    return start(plan, options.out)
+    except KeyboardInterrupt as stop:
+        return stopping.status(stop)
 
 
 def _check(plan: Plan, sweep: bool) -> None:

@@ -6,6 +6,7 @@ alone: the same seed gives the same bytes in every file.
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from scenarios.limit import limit_stall_ratio
 from scenarios.progress import progress_bar
 from scenarios.recording import recorded
 from scenarios.simulator import HEADERS, Answer, SimulationError, simulate
+from terminal import stopping
 from topologies.profile import NetworkProfile
 
 _PORT = 4433
@@ -89,14 +91,17 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     try:
         with recorded(plan, console) as (source, _):
             _simulate(plan, folder, console, source)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         console.print("Interrupted: finished runs are kept.")
-        status = 130
+        status = stopping.status(stop)
     except EXPECTED_ERRORS as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         status = 1
+    if status and not (folder.path / "summary.csv").exists():
+        shutil.rmtree(folder.path)  # no run was finished, and there is no log that tells more
+        return status
     try:
-        pictures = show and status != 130
+        pictures = show and not stopping.was_stopped(status)
         report.finish(plan, folder, console, "model", pictures=pictures, show=show)
     except EXPECTED_ERRORS as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,14 @@ from apps.sources import SourceError, open_source
 from scenarios import manifest
 from scenarios.command import Plan, UsageError, network_for
 from scenarios.executors import results_in_order
+from scenarios.folders import is_free
 from scenarios.progress import progress_bar
 from scenarios.recording import recorded
 from scenarios.simulated import EXPECTED_ERRORS, Outcome, jobs_of, run_job
+from terminal.arguments import did_you_mean
+from terminal.stopping import status as stopped_status
+from terminal.stopping import stop_of, was_stopped
+from topologies.quantities import Kind, QuantityError
 
 #: Keys of the manifest that may differ when a sweep goes on.
 _CHANGING = ("command_line", "started", "machine", "versions", "commit")
@@ -43,31 +49,34 @@ class Cell:
     plan: Plan
 
 
-def parse(words: Sequence[str], knobs: dict[str, float]) -> dict[str, list[float]]:
-    """`loss=0.05,0.1 rtt=20ms,100ms` as values by parameter. Raises UsageError."""
+def parse(
+    words: Sequence[str], knobs: Mapping[str, float], kinds: Mapping[str, Kind]
+) -> dict[str, list[float]]:
+    """`loss=5%,0.1 rtt=20ms,100ms` as values by parameter, read as the options are.
+
+    ``knobs`` are the parameters that there are, with usual values. Raises UsageError.
+    """
     values: dict[str, list[float]] = {}
     for word in words:
         name, equals, text = word.partition("=")
         if not equals or name not in knobs:
-            known = ", ".join(knobs)
-            raise UsageError(f"--sweep {word!r}: write NAME=V1,V2,... with NAME of {known}")
+            known = ", ".join(knobs) or "none: this scenario has no parameters"
+            near = did_you_mean(name, knobs) if equals else ""
+            raise UsageError(f"--sweep {word!r}: write NAME=V1,V2,... with NAME of {known}{near}")
         if name in values:
             raise UsageError(f"--sweep: {name} is there twice")
-        values[name] = [_number(part, word) for part in text.split(",")]
+        values[name] = [_value(part, word, kinds[name], knobs[name]) for part in text.split(",")]
         seen = [f"{value:g}" for value in values[name]]  # as cells are called
         if len(set(seen)) < len(seen):
             raise UsageError(f"--sweep {word!r}: a value is there twice")
     return values
 
 
-def _number(text: str, word: str) -> float:
-    factor = 1.0
-    if text.endswith("ms"):
-        text, factor = text[:-2], 1e-3
+def _value(text: str, word: str, kind: Kind, usual: float) -> float:
     try:
-        return float(text) * factor
-    except ValueError:
-        raise UsageError(f"--sweep {word!r}: {text!r} is no number") from None
+        return kind.read(text, usual)
+    except QuantityError as error:
+        raise UsageError(f"--sweep {word!r}: {error}") from None
 
 
 def cells(plan: Plan, values: dict[str, list[float]]) -> list[Cell]:
@@ -96,10 +105,9 @@ def _check_source(source: str) -> None:
             raise UsageError(f"--sweep: {error}") from None
 
 
-def run(plan: Plan, words: Sequence[str], out: Path) -> int:
-    """Run the sweep; returns the exit status."""
+def run(plan: Plan, names: list[str], grid: list[Cell], out: Path) -> int:
+    """Run the grid that ``cells`` made of the parameters ``names``; returns the exit status."""
     console = Console(stderr=True)
-    grid = cells(plan, parse(words, plan.knobs))
     try:
         _open(plan, grid, out)
     except ResultsError as error:
@@ -113,17 +121,20 @@ def run(plan: Plan, words: Sequence[str], out: Path) -> int:
     status = 0
     try:
         status = run_cells(todo, plan, out / "cells", console)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         console.print(
-            "Interrupted: finished cells are kept; the same command goes on with the rest."
+            "Interrupted: finished cells are kept; the same command goes on with the rest, with "
+            f"--out {out}",
+            markup=False,
+            soft_wrap=True,
         )
-        status = 130
+        status = stopped_status(stop)
     table = gather(grid, out)
     if table.empty:
         console.print("No cell was finished.")
         return status or 1
     table.to_csv(out / "sweep.csv", index=False)
-    _show(plan, table, words, out)
+    _show(plan, table, names, out)
     console.print(f"Results: {out}", markup=False, soft_wrap=True)
     return status
 
@@ -158,7 +169,7 @@ def _open(plan: Plan, grid: list[Cell], out: Path) -> None:
     asked |= {name: getattr(plan, name) for name in ("source", "model", "link", "clock")}
     asked = json.loads(json.dumps({"plan": asked, "cells": [c.name for c in grid]}, default=str))
     path = out / "sweep.json"
-    if out.exists():
+    if not is_free(out):
         try:
             before = json.loads(path.read_text())
         except (OSError, ValueError):
@@ -247,15 +258,30 @@ def _run_each(todo: list[Cell], plan: Plan, out: Path, console: Console) -> int:
         task = progress.add_task("cells", total=len(todo))
         ended: Iterable[int] = map(one, todo)  # an emulation forks: it stays in the main thread
         if at_once > 1:
-            ended = stack.enter_context(ThreadPoolExecutor(at_once)).map(one, todo)
+            pool = stack.enter_context(ThreadPoolExecutor(at_once))
+            started = [pool.submit(one, cell) for cell in todo]
+            stack.push(functools.partial(_end_guests, started))
+            ended = (future.result() for future in started)
         for cell, status in zip(todo, ended, strict=True):
             statuses.append(status)
             progress.advance(task)
             if status:
                 console.print(f"cell {cell.name} ended with status {status}", markup=False)
-            if status == 130:
-                raise KeyboardInterrupt
+            if was_stopped(status):
+                raise stop_of(status)
     return max(statuses, default=0)
+
+
+def _end_guests(started: list[Future[int]], kind: type[BaseException] | None, *_: object) -> None:
+    """After an error or Ctrl-C nobody waits for guests that have minutes to go."""
+    if kind is None:
+        return
+    from topologies.guest.boot import end_all
+
+    for future in started:
+        future.cancel()
+    while wait(started, timeout=0.2).not_done:  # one may be about to boot
+        end_all()
 
 
 def gather(grid: list[Cell], out: Path) -> pd.DataFrame:
@@ -271,10 +297,9 @@ def gather(grid: list[Cell], out: Path) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def _show(plan: Plan, table: pd.DataFrame, words: Sequence[str], out: Path) -> None:
+def _show(plan: Plan, table: pd.DataFrame, names: list[str], out: Path) -> None:
     from analysis.grid import grid_json, grid_table, heat_map
 
-    names = [word.partition("=")[0] for word in words]
     if plan.json:
         head = {"scenario": plan.scenario.name, "out": str(out), "engine": plan.engine}
         print(json.dumps(head | {"cells": grid_json(table, names)}))

@@ -12,15 +12,21 @@ import contextlib
 import inspect
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
+from analysis.results import ResultsError, ResultsFolder, load
+from analysis.summary import SummaryError
 from apps.sources import SourceError
+from scenarios import report
 from scenarios.command import Plan, options_of
+from scenarios.folders import is_free
 from scenarios.recording import recorded
-from topologies.guest.boot import GuestError, Result
+from terminal import stopping
+from topologies.guest.boot import GuestError, GuestStopped, Result
 from topologies.guest.boot import run as run_guest
 from topologies.guest.kernel import KernelError
 
@@ -32,7 +38,7 @@ _PATIENCE, _PATIENCE_A_RUN = 180.0, 60.0
 def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     """Run the plan in a guest; returns the exit status. Results lie in `out` as always."""
     console = Console(stderr=True)
-    if out.exists():
+    if not is_free(out):
         console.print(
             f"error: {out} already exists: results are never overwritten, choose another folder",
             style="red",
@@ -42,12 +48,11 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
         return 2
     try:
         with recorded(plan, console) as (source, traces), contextlib.ExitStack() as stack:
-            out.parent.mkdir(parents=True, exist_ok=True)
             # Of several guests at once each has a log of its own.
             log = None if show else stack.enter_context(out.with_name(f"{out.name}.log").open("wb"))
             result = run_guest(
                 _command(plan, out, source),
-                out=[out.parent],
+                out=[out],
                 clock=plan.clock,
                 seed=plan.seed,
                 timeout=_PATIENCE + _PATIENCE_A_RUN * plan.runs * len(plan.schemes),
@@ -57,15 +62,28 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
             )
             if traces is not None and out.is_dir():
                 shutil.copytree(traces, out / "traces")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         console.print("Interrupted: finished runs are kept.")
-        return 130
+        _finish(plan, out, console, show=show)
+        return stopping.status(stop)
+    except GuestStopped:  # whoever stopped it says so
+        return 128 + signal.SIGINT
     except (GuestError, KernelError, SourceError) as error:
         console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         return 1
     if show and not plan.json:
         console.print(_speed(plan, result), markup=False, highlight=False)
     return result.status
+
+
+def _finish(plan: Plan, out: Path, console: Console, *, show: bool) -> None:
+    """Merge and show what a guest that is gone has left."""
+    if (out / "manifest.json").exists():
+        link = str(load(out).manifest.get("link", ""))
+        try:
+            report.finish(plan, ResultsFolder(out), console, link, pictures=False, show=show)
+        except (ResultsError, SummaryError) as error:
+            console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
 
 
 def _command(plan: Plan, out: Path, source: str) -> list[str]:

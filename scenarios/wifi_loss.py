@@ -8,13 +8,14 @@ import sys
 try:
     from scenarios.command import main
     from scenarios.scenario import Scenario
-    from topologies.channel import GilbertElliott
+    from topologies.channel import bursts
     from topologies.profile import Direction, LinkProfile, NetworkProfile
+    from topologies.quantities import Seconds, Share
 except ModuleNotFoundError as missing:
     sys.exit(f"error: {missing}; run setup.sh, then use the Python in .venv/bin")
 
 
-def network(loss: float = 0.10, outage: float = 0.1) -> NetworkProfile:
+def network(loss: Share = 0.10, outage: Seconds = 0.1) -> NetworkProfile:
     """The access link loses everything during outages of ``outage`` s on average, ``loss`` in all.
 
     loss: 10%. The paper's measurement, walking, is 10.5 to 15.8% (arXiv 2401.12961).
@@ -24,9 +25,8 @@ def network(loss: float = 0.10, outage: float = 0.1) -> NetworkProfile:
     scan (53 to 421 ms; Mishra, Shin and Arbaugh, ACM CCR 33(2), 2003). 802.11 losses have
     heavier tails than this model (Carvalho et al., 2005).
     """
-    fades = GilbertElliott(mean_good=outage * (1 - loss) / loss, mean_bad=outage)
     # Delay of a home WiFi hop with little queueing: an assumption, as is its jitter.
-    wifi = Direction(delay=0.003, jitter=0.001, loss=fades)
+    wifi = Direction(delay=0.003, jitter=0.001, loss=bursts(loss, outage))
     # One way to a server of the same region: RTT 43 ms is the fifth percentile of 4G round
     # trips in ERRANT/MONROE (n = 1000), that is, one with an idle radio.
     wired = Direction(delay=0.018)

@@ -181,4 +181,6 @@ def test_one_engine_alone_is_run_and_goes_on(tmp_path: Path) -> None:
 
 def test_an_unknown_engine_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert scenarios_main(["agree", "--engines", "simulated,steam"]) == 2
-    assert capsys.readouterr().err.startswith("error: no engine 'steam': use emulated, virtual")
+    assert capsys.readouterr().err.startswith(
+        "error: --engines: no engine 'steam': use emulated, virtual"
+    )

@@ -6,18 +6,20 @@ import asyncio
 import gc
 import random
 import socket
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import pytest
 
 from eloquent import Reason, Server, aio
+from eloquent.udp import Address
 from eloquent.wire import Data, decode
 
 HOST = "127.0.0.1"
 
 
 def port_of(endpoint: Any) -> int:
-    return int(endpoint._transport.get_extra_info("sockname")[1])
+    return int(endpoint.address[1])
 
 
 class Relay(asyncio.DatagramProtocol):
@@ -78,18 +80,16 @@ def test_what_a_handler_gives_at_once_travels_together() -> None:
             await asyncio.sleep(0.02)
 
     class Watched(aio.ServerEndpoint):
-        def _due(self, now: float) -> list[tuple[bytes, Any]]:
-            out = list(super()._due(now))
-            for message in (decode(datagram) for datagram, _ in out):
-                if isinstance(message, Data):
-                    ends.append(message.first + len(message.tokens))
-            return out
+        def _due(self, now: float) -> Generator[Iterable[tuple[bytes, Address]], None, None]:
+            for group in super()._due(now):
+                for message in (decode(datagram) for datagram, _ in group):
+                    if isinstance(message, Data):
+                        ends.append(message.first + len(message.tokens))
+                yield group
 
     async def scenario() -> list[bytes]:
-        loop = asyncio.get_running_loop()
-        _, server = await loop.create_datagram_endpoint(
-            lambda: Watched(Server("eloquent"), burst), local_addr=(HOST, 0)
-        )
+        server = Watched(Server("eloquent"), burst)
+        await server.open(HOST, 0)
         tokens = [token.data async for token in aio.ask(b"go", HOST, port_of(server))]
         server.close()
         return tokens
@@ -212,6 +212,6 @@ def test_closing_a_client_wakes_who_waits_for_it() -> None:
     async def scenario() -> None:
         endpoint = await aio.connect(b"?", HOST, 9, lambda tokens: None)
         endpoint.close()
-        await endpoint.closed.wait()
+        await endpoint.wait_closed()
 
     asyncio.run(asyncio.wait_for(scenario(), 10))

@@ -66,7 +66,8 @@ def test_table_of_packets(tmp_path):
     )
     counts = Counts()
     table = packets(path, counts)
-    assert counts == Counts(packets=6, udp=4, tcp=1, other=1)
+    assert counts == Counts(packets=6, udp=4, tcp=1, other=1, kinds={0x0806: 1})
+    assert counts.others == "1 frame of ARP"
     assert table["time"].tolist() == [10.25, 10.5, 10.75, 11.0, 12.0]
     assert table["kind"].tolist() == ["data", "ack", "ping", "", ""]
     assert table["stream"][0] == f"{0xAB:016x}"
@@ -224,11 +225,11 @@ def test_snap_length_and_unknown_links_are_told(tmp_path):
         table = packets(path)
     assert table["payload"][0] == len(DATA) and table["kind"][0] == ""
     other = tmp_path / "b.pcap"
-    with RawPcapWriter(str(other), linktype=105) as writer:  # 802.11
+    with RawPcapWriter(str(other), linktype=147) as writer:
         writer.write_header(None)
         writer.write_packet(frame, sec=1, usec=0)
         writer.write_packet(frame, sec=1, usec=0)
-    with pytest.warns(CaptureWarning, match="link type 105 are left out") as caught:
+    with pytest.warns(CaptureWarning, match="link type 147 are left out") as caught:
         assert packets(other).empty
     assert len(caught) == 1
 

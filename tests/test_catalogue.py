@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import nobody  # type: ignore[import-not-found, unused-ignore]
 import pytest
 
 from scenarios import wifi_loss
@@ -198,12 +199,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert {*NAMES, *profile_file.names()} <= first_words
 
 
-def become_nobody() -> None:
-    if os.geteuid() == 0:
-        os.setgid(65534)
-        os.setuid(65534)
-
-
+@pytest.mark.nobody
 def test_a_picture_needs_no_root() -> None:
     # Not tmp_path: nobody may not enter root's.
     with tempfile.TemporaryDirectory() as folder:
@@ -214,7 +210,7 @@ def test_a_picture_needs_no_root() -> None:
             [*command, "--draw", str(file)],
             cwd=ROOT,
             env=os.environ | {"MPLCONFIGDIR": folder},
-            preexec_fn=become_nobody,
+            preexec_fn=nobody.become,
             capture_output=True,
             text=True,
             check=False,
@@ -244,11 +240,12 @@ def test_an_error_is_one_line(
     assert shown.err.count("\n") == 1
 
 
+@pytest.mark.nobody
 def test_without_root_it_says_so() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "topologies", "wifi"],
         cwd=ROOT,
-        preexec_fn=become_nobody,
+        preexec_fn=nobody.become,
         capture_output=True,
         text=True,
         check=False,

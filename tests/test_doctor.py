@@ -185,10 +185,15 @@ def test_a_signal_ends_it_without_a_traceback(number: signal.Signals) -> None:
 # Something is broken, really.
 
 
+@pytest.mark.nobody
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_without_root_everything_else_is_still_checked() -> None:
     checks, whole = diagnosis(doctor("--json", user=65534, group=65534, extra_groups=[]))
-    assert [check.name for check in checks.values() if check.status == "problem"] == ["root"]
+    # udev lets everybody open the device file; where there is none, its mode may be 0600.
+    closed = ["tun"] if Path("/dev/net/tun").stat().st_mode & 0o006 != 0o006 else []
+    problems = [check.name for check in checks.values() if check.status == "problem"]
+    # Timers are late where others use the processor.
+    assert [name for name in problems if name != "timers"] == ["root", *closed]
     assert "sudo" in checks["root"].remedy
     for name in ("namespaces", "tap", "veth", "netem", "htb", "openvswitch", "offload"):
         assert checks[name].finding == "not checked: that needs root"

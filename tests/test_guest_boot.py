@@ -151,6 +151,7 @@ def test_the_end_of_the_caller_is_the_end_of_the_guest(number, folder):
         assert process.returncode == 130
 
 
+@pytest.mark.nobody
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_an_ordinary_user_with_a_read_only_cache(tmp_path):
     home = Path("/tmp") / f"eloquent-test-home-{os.getpid()}"

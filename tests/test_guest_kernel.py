@@ -87,13 +87,21 @@ def test_without_tools_nothing_is_built(cache, monkeypatch):
         kernel.build(quiet=True)
 
 
-def test_the_newest_source_by_number_and_not_by_letter(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("present", "newest"),
+    [
+        (("6.1.tar.xz", "6.12.tar.xz", "6.9.tar.xz"), "6.12.tar.xz"),
+        (("6.8.0.tar.bz2",), "6.8.0.tar.bz2"),  # Ubuntu's
+        (("6.12.tar.xz", "6.12.tar.xz.sig", "6.14.tar.gz"), "6.12.tar.xz"),
+    ],
+)
+def test_the_newest_source_by_number_and_not_by_letter(tmp_path, monkeypatch, present, newest):
     monkeypatch.setattr(kernel, "SOURCES", tmp_path)
-    for version in ("6.1", "6.12", "6.9"):
-        (tmp_path / f"linux-source-{version}.tar.xz").touch()
+    for name in present:
+        (tmp_path / f"linux-source-{name}").touch()
     found = kernel.source()
     assert found is not None
-    assert found[0].name == "linux-source-6.12.tar.xz"
+    assert found[0].name == f"linux-source-{newest}"
 
 
 def test_the_command_says_where_it_is(cache):

@@ -15,7 +15,8 @@ transformers = pytest.importorskip("transformers")
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
 
-from apps.model import ModelSource, default_model, locate  # noqa: E402
+from apps.model import ModelSource  # noqa: E402
+from apps.model_files import default_model, locate  # noqa: E402
 from apps.sources import Finish, SourceError, open_source  # noqa: E402
 
 

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import nobody  # type: ignore[import-not-found, unused-ignore]
 import pandas as pd
 import pytest
 from rich.console import Console
@@ -162,7 +163,6 @@ def test_one_cell_by_the_command_line_for_anybody(outage: str) -> None:
     with tempfile.TemporaryDirectory() as home:
         Path(home).chmod(0o777)
         own = {"HOME": home, "MPLCONFIGDIR": home, "PYTHONDONTWRITEBYTECODE": "1"}
-        user: Any = {"user": 65534, "group": 65534, "extra_groups": []}
         done = subprocess.run(
             [sys.executable, str(SCRIPT), *words],
             cwd=home,
@@ -171,7 +171,7 @@ def test_one_cell_by_the_command_line_for_anybody(outage: str) -> None:
             text=True,
             timeout=200,
             check=False,
-            **(user if os.geteuid() == 0 else {}),
+            preexec_fn=None if nobody.lacks() else nobody.become,
         )
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)

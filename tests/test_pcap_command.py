@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
-from scapy.utils import wrpcap
+from scapy.utils import rdpcap, wrpcap
 
 from analysis.pcap.command import main
 from eloquent import wire
@@ -86,6 +86,25 @@ def test_tcp_alone_and_udp_alone(tmp_path, capsys):
         assert main(["--json", str(tmp_path / name)]) == 0
         (found,) = json.loads(capsys.readouterr().out)["captures"]
         assert len(found["tcp"]) == (name == "tcp") and found["streams"] == found["quic"] == []
+        assert len(found["udp"]) == (name == "udp")
+
+
+def test_udp_that_is_neither_eloquent_nor_quic(capture, capsys):
+    # What began before the capture, or is OpenVPN, has the fixed bit at most.
+    vpn = [at(i, UDP(sport=7000, dport=443) / Raw(b"\x48" + bytes(60)), False) for i in range(12)]
+    path = capture.parent / "vpn.pcap"
+    wrpcap(str(path), [*rdpcap(str(capture))[:7], *vpn])
+    assert main([str(path)]) == 0
+    out = capsys.readouterr().out
+    (row,) = (line.split() for line in out.splitlines() if f"{CLIENT}:7000" in line)
+    assert "Other UDP" in out and row[2:6] == ["server", "12", "732", "61/61"]
+    assert main(["--json", str(path)]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["captures"]
+    assert (len(found["streams"]), len(found["quic"]), len(found["udp"])) == (1, 0, 1)
+    assert found["udp"][0]["gap_p50"] == pytest.approx(1.0)
+    assert main(["--json", "--quic", "4000", "--quic", "443", str(path)]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["captures"]
+    assert found["quic"][0]["short"] == 12 and found["udp"] == []
 
 
 def test_rows(capture, capsys):
@@ -177,6 +196,14 @@ def test_options_must_be_numbers(capture, option, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([option, str(capture)])
     assert stopped.value.code == 2 and "no number of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "https", "-1", "443,8443"])
+def test_a_port_must_be_one(capture, port, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([f"--quic={port}", str(capture)])
+    assert stopped.value.code == 2
+    assert f"{port!r} is no port from 1 to 65535" in capsys.readouterr().err
 
 
 def run(*arguments):

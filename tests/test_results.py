@@ -105,7 +105,7 @@ def test_a_run_without_tokens_keeps_the_columns(tmp_path):
 
 
 def test_nothing_is_overwritten_and_mistakes_are_one_line(tmp_path):
-    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "something").mkdir(parents=True)
     (tmp_path / "file").write_text("")
     for path in ("there", "file"):
         with pytest.raises(ResultsError, match="already exists: results are never overwritten"):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +29,13 @@ class Custom(Exception):
 
     def __init__(self, a: int, b: int) -> None:
         super().__init__(f"{a} and {b}")
+
+
+class Worded(Exception):
+    """An exception that would come back with other words: "not not x"."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"not {what}")
 
 
 def namespaces(pid: int | str = "self") -> dict[str, str]:
@@ -76,14 +87,74 @@ def test_exceptions_come_back():
     with pytest.raises(ZeroDivisionError, match="on purpose") as caught:
         sandbox.call(fail)
     assert "in fail" in "".join(caught.value.__notes__)
-
-    def fail_oddly() -> None:
-        raise Custom(1, 2)
-
-    with pytest.raises(SandboxError, match="Custom: 1 and 2"):
-        sandbox.call(fail_oddly)
     with pytest.raises(SandboxError, match="status 3, without a result"):
         sandbox.call(lambda: os._exit(3))
+
+
+def fail_with(error: Exception) -> Any:
+    """What comes out when `error` is raised in a sandbox."""
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - its type is what is asked
+        sandbox.call(fail)
+    return caught.value
+
+
+@pytest.fixture(params=["plain", "tblib"])
+def taught(request):
+    """Without and with a library that teaches pickle to carry any exception."""
+    saved = dict(copyreg.dispatch_table)
+    for kind in saved:
+        if isinstance(kind, type) and issubclass(kind, (BaseException, types.TracebackType)):
+            del copyreg.dispatch_table[kind]
+    if request.param == "tblib":
+        pytest.importorskip("tblib.pickling_support").install()
+        assert Custom in copyreg.dispatch_table
+    yield
+    copyreg.dispatch_table.clear()
+    copyreg.dispatch_table.update(saved)
+
+
+@pytest.mark.usefixtures("taught")
+def test_what_crosses_does_not_depend_on_what_is_imported():
+    assert type(fail_with(ZeroDivisionError("on purpose"))) is ZeroDivisionError
+    missing = fail_with(FileNotFoundError(2, "No such file or directory", "/no/such"))
+    assert (type(missing), missing.filename) == (FileNotFoundError, "/no/such")
+    process = fail_with(subprocess.CalledProcessError(3, ["false"], b"out"))
+    assert (process.returncode, process.cmd, process.output) == (3, ["false"], b"out")
+    assert type(fail_with(SandboxError("one"))) is SandboxError
+
+    class Local(Exception):
+        """Nobody outside finds this class by its name."""
+
+    for error, words in (
+        (Custom(1, 2), "Custom: 1 and 2"),
+        (Worded("x"), "Worded: not x"),
+        (Local("here"), "Local: here"),
+        (ValueError(threading.Lock()), "ValueError: <unlocked _thread.lock"),
+    ):
+        came = fail_with(error)
+        assert type(came) is SandboxError
+        assert str(came).startswith(words)
+        assert "in fail" in str(came)
+
+
+@pytest.mark.usefixtures("taught")
+def test_exceptions_in_results_cross_by_the_same_rule():
+    (value,) = sandbox.call(lambda: [KeyError("k")])
+    assert (type(value), value.args) == (KeyError, ("k",))
+    with pytest.raises(SandboxError, match="the result, of type list, cannot leave the sandbox"):
+        sandbox.call(lambda: [Custom(1, 2)])
+
+
+def test_a_result_that_cannot_cross_says_so():
+    with pytest.raises(SandboxError) as caught:
+        sandbox.call(threading.Lock)
+    assert str(caught.value) == (
+        "the result, of type lock, cannot leave the sandbox: cannot pickle '_thread.lock' object"
+    )
 
 
 @pytest.mark.parametrize("status", [0, 1, 7, 255])

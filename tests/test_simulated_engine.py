@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import nobody  # type: ignore[import-not-found, unused-ignore]
 import pandas as pd
 import pytest
 
@@ -32,21 +33,14 @@ def anywhere() -> Iterator[Path]:
         yield Path(name)
 
 
-def become_nobody() -> None:
-    if os.geteuid() == 0:
-        os.setgroups([])
-        os.setgid(65534)
-        os.setuid(65534)
-
-
 def run(folder: Path, *arguments: str, script: Path = PAPER) -> subprocess.CompletedProcess[str]:
-    """Run a scenario as an ordinary user, whose home is ``folder``."""
+    """Run a scenario as an ordinary user if one can, with the home ``folder``."""
     own = {"HOME": str(folder), "MPLCONFIGDIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         [sys.executable, str(script), *arguments],
         cwd=folder,
         env=os.environ | own,
-        preexec_fn=become_nobody,
+        preexec_fn=None if nobody.lacks() else nobody.become,
         capture_output=True,
         text=True,
         timeout=200,
@@ -78,6 +72,12 @@ def test_the_same_seed_gives_the_same_bytes_in_every_file(anywhere: Path, first:
     assert [name for name in one if one[name] != other[name]] == []
     assert {"manifest.json", "summary.csv", "tokens.parquet", "packets.parquet"} <= set(one)
     assert any(name.endswith(".png") for name in one)
+
+
+@pytest.mark.nobody
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_it_was_an_ordinary_user_who_ran_it(first: Path) -> None:
+    assert {path.stat().st_uid for path in [first, *first.rglob("*")]} == {nobody.UID}
 
 
 def test_another_seed_gives_other_results(anywhere: Path, first: Path) -> None:

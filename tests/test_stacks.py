@@ -97,6 +97,8 @@ class Reader:
         self.tokens: list[Token] = []
         self.congestion_control = ""
         self.stream_bytes = 0
+        self.reached = False
+        self.unreachable = ""
 
     def show(self, tokens: list[Token]) -> None:
         self.tokens += tokens

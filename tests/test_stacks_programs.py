@@ -34,7 +34,7 @@ def free_ports(count: int) -> list[int]:
 
 def command(*arguments: object) -> list[str]:
     # reno: also those who are not root may set it.
-    words = [sys.executable, "-m", "apps.server", "--congestion-control", "reno"]
+    words = [sys.executable, "-m", "apps.server", "--commands", "--congestion-control", "reno"]
     return [*words, *map(str, arguments)]
 
 

@@ -19,6 +19,7 @@ from scenarios.executors import ExecutorError
 from topologies.channel import Bernoulli, GilbertElliott
 
 KNOBS = {"loss": 0.1, "outage": 0.1}
+KINDS = paper.SCENARIO.kinds()
 GRID = ("loss=0.1,0.3", "outage=50ms,200ms")
 NAMES = [f"loss={loss},outage={outage}" for loss in ("0.1", "0.3") for outage in ("0.05", "0.2")]
 TINY = ("--engine", "simulated", "--runs", "2", "--tokens", "12")
@@ -45,8 +46,8 @@ def files(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in paths}
 
 
-def test_values_are_numbers_or_milliseconds() -> None:
-    found = sweep.parse(["loss=0.05,0.1", "outage=50ms,1e-1,0"], KNOBS)
+def test_values_are_written_as_those_of_options() -> None:
+    found = sweep.parse(["loss=5%,0.1", "outage=50ms,1e-1,0"], KNOBS, KINDS)
     assert list(found) == ["loss", "outage"]
     assert found["loss"] == [0.05, 0.1]
     assert found["outage"] == pytest.approx([0.05, 0.1, 0.0])
@@ -57,15 +58,25 @@ def test_values_are_numbers_or_milliseconds() -> None:
     [
         (["colour=1"], "--sweep 'colour=1': write NAME=V1,V2,... with NAME of loss, outage"),
         (["loss"], "--sweep 'loss': write NAME=V1,V2,... with NAME of loss, outage"),
-        (["loss=red"], "--sweep 'loss=red': 'red' is no number"),
-        (["loss=0.1,,0.2"], "--sweep 'loss=0.1,,0.2': '' is no number"),
-        (["outage=ms"], "--sweep 'outage=ms': '' is no number"),
+        (["loss=red"], "--sweep 'loss=red': 'red' is no share: write it as 10% or 0.1"),
+        (
+            ["los=0.1"],
+            "--sweep 'los=0.1': write NAME=V1,V2,... with NAME of loss, outage: "
+            "did you mean 'loss'?",
+        ),
+        (["loss=10,20"], "--sweep 'loss=10,20': 10 is 1000%: did you mean 10%?"),
+        (
+            ["outage=1,100"],
+            "--sweep 'outage=1,100': 100 is 100 s: did you mean 100ms? If not, write 100s",
+        ),
+        (["loss=0.1,,0.2"], "--sweep 'loss=0.1,,0.2': '' is no share: write it as 10% or 0.1"),
+        (["outage=ms"], "--sweep 'outage=ms': 'ms' is no time: write it as 20ms or 0.5"),
         (["loss=0.1", "loss=0.2"], "--sweep: loss is there twice"),
     ],
 )
 def test_what_is_no_grid_is_one_clear_line(words: list[str], message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        sweep.parse(words, KNOBS)
+        sweep.parse(words, KNOBS, KINDS)
     assert str(caught.value) == message
 
 
@@ -84,7 +95,7 @@ def test_the_command_says_so_before_anything_starts(
 
 
 def test_cells_are_the_product_in_order() -> None:
-    found = sweep.cells(plan(), sweep.parse(GRID, plan().knobs))
+    found = sweep.cells(plan(), sweep.parse(GRID, plan().knobs, KINDS))
     assert [cell.name for cell in found] == NAMES
     last = found[-1].plan
     loss = last.network.access.up.loss

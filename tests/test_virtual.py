@@ -98,6 +98,7 @@ def test_another_seed_gives_other_results(place: Path, first: tuple[Path, str]) 
 
 @pytest.mark.guest
 @pytest.mark.timeout(2 * PATIENCE)
+@pytest.mark.nobody
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_an_ordinary_user_needs_no_more(first: tuple[Path, str]) -> None:
     user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all")

@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import io
 import os
 import pickle
 import select
@@ -31,13 +32,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar, cast
 
+from terminal import stopping
+from terminal.stopping import SIGNALS
+
 T = TypeVar("T")
 
 GRACE = 5.0
 """Seconds between a forwarded signal and SIGKILL."""
 
 _SCRATCH = Path("/run/eloquent-testbed")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 # <linux/sched.h>, <linux/mount.h>, <linux/prctl.h>, <linux/if.h>, <linux/sockios.h>
 _CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWNET = 0x00020000, 0x20000000, 0x40000000
@@ -62,8 +65,8 @@ def scratch() -> Path:
 def run(main: Callable[[], int]) -> int:
     """Run `main` in a new sandbox and return its exit status (128 + signal if it was killed).
 
-    SIGINT and SIGTERM are passed on: `main` sees KeyboardInterrupt or SystemExit once, however
-    often the signal comes, and has `GRACE` seconds to end before it is killed.
+    SIGINT, SIGTERM and SIGHUP are passed on: `main` sees KeyboardInterrupt (of terminal.stopping)
+    once, however often they come, and has `GRACE` seconds to end before it is killed.
 
     Raises SandboxError when the sandbox cannot be made. Must be called from the main thread.
     """
@@ -74,25 +77,26 @@ def run(main: Callable[[], int]) -> int:
     report_read, report_write = os.pipe()
     alive_read, alive_write = os.pipe()
     child = 0
-    stopping = False
+    asked = False
     alarm, begun = signal.getitimer(signal.ITIMER_REAL), time.monotonic()
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        nonlocal stopping
+        nonlocal asked
         if child:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, number)
-            if not stopping:
+            if not asked:
                 signal.setitimer(signal.ITIMER_REAL, GRACE)
-            stopping = True
+            asked = True
 
     def expire(_number: int, _frame: FrameType | None) -> None:
         if child:  # 0 would be the whole process group
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
 
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    old = {number: signal.signal(number, forward) for number in _SIGNALS}
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    heard = [number for number in SIGNALS if not stopping.ignored(number)]
+    old = {number: signal.signal(number, forward) for number in heard}
     old[signal.SIGALRM] = signal.signal(signal.SIGALRM, expire)
     try:
         child = _fork_into_new_pid_namespace()
@@ -102,7 +106,7 @@ def run(main: Callable[[], int]) -> int:
             _init(main, report_write, alive_read)
         os.close(report_write)
         report_write = -1
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         with open(report_read, closefd=False) as report:
             problem = report.read()
         _, status = os.waitpid(child, 0)
@@ -114,7 +118,7 @@ def run(main: Callable[[], int]) -> int:
         if alarm[0]:  # the caller's own, such as the limit of a test
             left = max(1e-3, alarm[0] - (time.monotonic() - begun))
             signal.setitimer(signal.ITIMER_REAL, left, alarm[1])
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         for fd in (report_read, report_write, alive_read, alive_write):
             if fd >= 0:
                 os.close(fd)
@@ -124,38 +128,79 @@ def run(main: Callable[[], int]) -> int:
 
 
 def call(function: Callable[[], T]) -> T:
-    """Run `function` in a new sandbox; return its (pickled) result or raise its exception."""
-    with os.fdopen(os.memfd_create("outcome"), "w+b") as outcome:
+    """Run `function` in a new sandbox; return its result or raise its exception.
+
+    Results cross as pickle has them. An exception crosses as itself if its class can be found out
+    here and makes it again from its own `__reduce_ex__` (by default: the class called with `args`),
+    with the same words; its traceback inside becomes a note. Anything else that cannot cross,
+    results too, raises SandboxError with its type, words and traceback.
+    """
+    with os.fdopen(os.memfd_create("outcome"), "w+b") as file:
 
         def main() -> int:
-            try:
-                result = pickle.dumps((True, function()))
-            except Exception as error:  # noqa: BLE001 - it is raised again outside
-                result = _pickled_error(error)
-            outcome.write(result)
-            outcome.flush()
+            file.write(_outcome(function))
+            file.flush()
             return 0
 
         status = run(main)
-        outcome.seek(0)
-        result = outcome.read()
-    if not result:
+        file.seek(0)
+        outcome = file.read()
+    if not outcome:
         raise SandboxError(f"the function ended its sandbox with status {status}, without a result")
-    good, value = pickle.loads(result)
+    good, crossed, words = pickle.loads(outcome)
+    try:
+        value = pickle.loads(crossed)
+    except Exception:  # noqa: BLE001 - pickle raises whatever the object's own code does
+        raise SandboxError(words) from None
     if good:
         return cast(T, value)
     raise value
 
 
-def _pickled_error(error: Exception) -> bytes:
-    trace = traceback.format_exc()
+class _Pickler(pickle.Pickler):
+    """Pickles exceptions as their own classes say, whatever copyreg knows.
+
+    A library may register another way for all exceptions when it is imported (tblib does, and with
+    it `distributed`): what crosses would depend on what else the process does.
+    """
+
+    def reducer_override(self, value: object) -> Any:
+        if isinstance(value, BaseException):
+            return value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return NotImplemented
+
+
+def _pickled(value: object) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def _outcome(function: Callable[[], object]) -> bytes:
+    """(whether it is a result, the pickled result or exception, words if that cannot be read)."""
     try:
-        error.add_note("In the sandbox:\n" + trace)
-        outcome = pickle.dumps((False, error))
-        pickle.loads(outcome)  # an exception with arguments of its own may fail only here
-        return outcome
+        result = function()
+    except Exception as error:  # noqa: BLE001 - it is raised again outside
+        return pickle.dumps((False, *_crossing(error)))
+    words = f"the result, of type {type(result).__name__}, cannot leave the sandbox"
+    try:
+        return pickle.dumps((True, _pickled(result), words))
+    except Exception as error:  # noqa: BLE001 - pickle raises whatever the object's own code does
+        return pickle.dumps((True, b"", f"{words}: {error}"))
+
+
+def _crossing(error: Exception) -> tuple[bytes, str]:
+    """The pickled exception, or nothing if it cannot be made again; its words and traceback."""
+    trace = traceback.format_exc()
+    words = f"{type(error).__name__}: {error}\n{trace}"
+    error.add_note("In the sandbox:\n" + trace)
+    try:
+        crossed = _pickled(error)
+        again = pickle.loads(crossed)  # a class with arguments of its own may fail only here
+        same = type(again) is type(error) and str(again) == str(error)
     except Exception:  # noqa: BLE001 - pickle raises whatever the object's own code does
-        return pickle.dumps((False, SandboxError(f"{type(error).__name__}: {error}\n{trace}")))
+        same = False
+    return (crossed if same else b""), words
 
 
 def _fork_into_new_pid_namespace() -> int:
@@ -197,9 +242,10 @@ def _init(main: Callable[[], int], report: int, alive: int) -> NoReturn:
             os.kill(pid, number)
 
     # Without handlers the kernel would drop these signals: the process is PID 1.
-    for number in _SIGNALS:
-        signal.signal(number, forward)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    for number in SIGNALS:
+        if not stopping.ignored(number):
+            signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     os.close(report)
     while True:
         ended, status = os.waitpid(-1, 0)
@@ -208,22 +254,25 @@ def _init(main: Callable[[], int], report: int, alive: int) -> NoReturn:
 
 
 def _main(main: Callable[[], int]) -> NoReturn:
+    terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
+
     def stop(number: int, _frame: FrameType | None) -> None:
-        for each in _SIGNALS:  # the clean-up must not be interrupted by the same wish again
+        for each in SIGNALS:  # the clean-up must not be interrupted by the same wish again
             signal.signal(each, signal.SIG_IGN)
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
+        if number == signal.SIGHUP:
+            stopping.let_go(terminals)
+        raise stopping.stop_of(128 + number)
 
     status: Any = 1
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        for number in _SIGNALS:
-            signal.signal(number, stop)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        for number in SIGNALS:
+            if not stopping.ignored(number):
+                signal.signal(number, stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         status = main()
-    except KeyboardInterrupt:
-        status = 128 + signal.SIGINT
+    except KeyboardInterrupt as error:
+        status = stopping.status(error)
     except SystemExit as error:
         status = error.code
         if isinstance(status, str):
@@ -288,8 +337,9 @@ def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
 
 def _command(arguments: list[str]) -> int:
     try:
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
+        for number in SIGNALS:
+            if not stopping.ignored(number):
+                signal.signal(number, signal.SIG_DFL)
         os.execvp(arguments[0], arguments)
     except OSError as error:
         print(f"error: cannot run {arguments[0]}: {error.strerror}", file=sys.stderr)

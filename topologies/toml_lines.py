@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from topologies import text_file
 
 Keys = tuple[str | int, ...]
 """The way to a value: names of tables and keys, numbers of the tables in an array."""
@@ -30,27 +34,60 @@ class TomlError(ValueError):
 
 
 class TomlFile:
-    """A TOML file, read whole."""
+    """A TOML file, read whole; ``raw`` are its bytes.
+
+    What TOML allows and no file of ours can mean is refused here: numbers that are not finite, and
+    NUL characters, which neither a program's arguments nor the names of files may hold.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            text = path.read_text()
-        except OSError as error:
-            raise TomlError(f"cannot read {path}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise TomlError(f"cannot read {path}: it is no text in UTF-8") from None
+            self.raw = text_file.read(path)
+            text = text_file.decode(self.raw)
+        except text_file.TextFileError as error:
+            raise TomlError(f"cannot read {path}: {error}") from None
         try:
             self.data: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise TomlError(_placed(path, text, str(error))) from None
+        except (RecursionError, ValueError) as error:  # brackets, or digits, by the thousand
+            raise TomlError(f"{path}:1: this is no TOML: {error}") from None
         self._lines = key_lines(text)
+        for keys, value in _leaves((), self.data):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise TomlError(
+                    f"{self.place(keys)}: {_dotted(keys)} must be a finite number, not {value}"
+                )
+            if isinstance(value, str) and "\0" in value:
+                raise TomlError(
+                    f"{self.place(keys)}: {_dotted(keys)} must not hold a NUL character: "
+                    f"{value[:60]!r}"
+                )
 
     def place(self, keys: Keys) -> str:
         """`file:line` of a value, or of the nearest table around it that the file names."""
         while keys and keys not in self._lines:
             keys = keys[:-1]
         return f"{self.path}:{self._lines.get(keys, 1)}"
+
+
+def _leaves(keys: Keys, value: Any) -> Iterator[tuple[Keys, Any]]:
+    """All names of keys, and all values that are no tables and no arrays."""
+    inner: Any = ()
+    if isinstance(value, dict):
+        inner = value.items()
+        yield from (((*keys, name), name) for name in value)
+    elif isinstance(value, list):
+        inner = enumerate(value)
+    else:
+        yield keys, value
+    for name, each in inner:
+        yield from _leaves((*keys, name), each)
+
+
+def _dotted(keys: Keys) -> str:
+    return repr(".".join(str(key) for key in keys)).strip("'")
 
 
 def _placed(path: Path, text: str, message: str) -> str:

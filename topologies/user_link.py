@@ -33,6 +33,8 @@ from topologies.profile import LinkProfile
 from topologies.tap import TapError, open_tap
 
 _REPLY_TIMEOUT = 10.0
+#: The first reply takes longer: recorded traces are read before it.
+_START_TIMEOUT = 30.0
 _PR_SET_TIMERSLACK = 29
 _PRIORITY = 10
 
@@ -67,7 +69,7 @@ class UserLink(Link):
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
             bufsize=0,
         )
-        self._realtime = self._reply()["realtime"]
+        self._realtime = self._reply(_START_TIMEOUT)["realtime"]
 
     def attach(self, first: End, second: End) -> None:
         """See Link; here only to read the interfaces' own counters."""
@@ -142,14 +144,14 @@ class UserLink(Link):
             raise LinkError(f"link {self.name}: {reply['error']}")
         return reply
 
-    def _reply(self) -> dict[str, Any]:
+    def _reply(self, timeout: float = _REPLY_TIMEOUT) -> dict[str, Any]:
         assert self._process is not None
         assert self._process.stdout is not None
-        deadline = time.monotonic() + _REPLY_TIMEOUT
+        deadline = time.monotonic() + timeout
         while b"\n" not in self._received:
             left = max(0.0, deadline - time.monotonic())
             if not select.select([self._process.stdout], [], [], left)[0]:
-                raise LinkError(f"link {self.name}: no reply within {_REPLY_TIMEOUT:g} s")
+                raise LinkError(f"link {self.name}: no reply within {timeout:g} s")
             data = os.read(self._process.stdout.fileno(), 65536)
             if not data:
                 self._process.wait()

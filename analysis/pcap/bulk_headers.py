@@ -10,17 +10,18 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from analysis.headers import ETHERNET, LINK_TYPES, LINUX_SLL, LINUX_SLL2, LOOP, NULL
+from analysis.encapsulation import FRAGMENT, IP_PROTOCOL, IP_TUNNELS
+from analysis.headers import Skipped, locate
+from analysis.pcap.bulk_encapsulation import SLOW, first_layers, in_udp, is_ip, walk
 from analysis.pcap.frame_index import Index
 from analysis.pcap.mapped_file import Bytes, Numbers, gather, number
 
 TCP, UDP = 6, 17
-_VLAN = (0x8100, 0x88A8, 0x9100)
-_IPV4, _IPV6 = 0x0800, 0x86DD
-_EXTENSIONS = (0, 43, 60, 135)
 _FRAGMENT, _AUTHENTICATION = 44, 51
-_MOST_HEADERS = 16
-"""VLAN tags or IPv6 extension headers in one frame; more are damage or an attack."""
+_EXTENDED = (0, 43, 60, 135, _FRAGMENT, _AUTHENTICATION)
+_MOST_HEADERS = 8
+_MOST_TUNNELS = 4
+"""IPv6 extension headers, or IP packets in one another; where there are more, it is done slowly."""
 
 Mask = npt.NDArray[np.bool_]
 Hashes = npt.NDArray[np.uint64]
@@ -56,80 +57,130 @@ class Headers:
     seq: Numbers
     ack: Numbers
     flags: Numbers
-    fragments: int = 0
-    unknown_links: tuple[int, ...] = ()
+    header: Numbers
+    """Bytes of the TCP or UDP header."""
+    before_ip: Numbers
+    """Bytes of the frame before the innermost IP header."""
+    skipped: dict[int, int] = dataclasses.field(default_factory=dict)
+    """Number of the other frames, by kind (`headers.Skipped`)."""
 
 
 def parse(array: Bytes, frames: Index) -> Headers:
-    """The TCP segments and UDP datagrams among some frames."""
-    at = _network_offsets(array, frames)
-    end = frames.offset + frames.captured
-    inside = (at >= 0) & (at < end)
-    version = np.where(inside, gather(array, np.maximum(at, 0), 1)[:, 0] >> 4, 0)
-    rows4 = np.flatnonzero((version == 4) & (at + 20 <= end))
-    rows6 = np.flatnonzero((version == 6) & (at + 40 <= end))
-    on_wire = frames.offset + frames.size
-
-    block = gather(array, at[rows4], 20)
-    words = number(block, 0, 1) & 15
-    total = number(block, 2, 2)
-    # A total length of 0 is what segmentation offload leaves in a local capture.
-    end4 = np.where(total > 0, at[rows4] + total, on_wire[rows4])
-    split4 = (number(block, 6, 2) & 0x3FFF) > 0
-    good4 = ~split4 & (words >= 5)
-    protocol4, id4 = number(block, 9, 1), number(block, 4, 2)
-
-    block = gather(array, at[rows6], 8)
-    total = number(block, 4, 2)
-    end6 = np.where(total > 0, at[rows6] + 40 + total, on_wire[rows6])
-    protocol6, start6, split6 = _extensions(array, number(block, 6, 1), at[rows6] + 40, end[rows6])
-    good6 = ~split6
-
-    rows = np.concatenate((rows4[good4], rows6[good6]))
+    """The TCP segments and UDP datagrams among some frames: the innermost ones."""
+    place = _locate(array, frames)
+    _locate_slowly(array, frames, place)
+    rows = np.flatnonzero(place.kind == _FOUND)
+    ip, version = place.ip[rows], place.version[rows]
     found = _transport(
         array,
         row=rows,
-        version=version[rows].astype(np.int64),
-        protocol=np.concatenate((protocol4[good4], protocol6[good6])),
-        start=np.concatenate((at[rows4][good4] + 4 * words[good4], start6[good6])),
-        stop=np.concatenate((end4[good4], end6[good6])),
-        limit=end[rows],
-        addresses=np.concatenate((at[rows4][good4] + 12, at[rows6][good6] + 8)),
-        ip_id=np.concatenate((id4[good4], np.full(int(good6.sum()), -1))),
+        version=version,
+        protocol=place.protocol[rows],
+        start=place.start[rows],
+        stop=place.stop[rows],
+        limit=frames.offset[rows] + frames.captured[rows],
+        addresses=ip + np.where(version == 4, 12, 8),
+        ip_id=np.where(version == 4, number(gather(array, ip + 4, 2), 0, 2), -1),
+        before_ip=ip - frames.offset[rows],
     )
-    found.fragments = int(split4.sum() + split6.sum())
-    found.unknown_links = tuple(int(x) for x in np.unique(frames.link) if x not in LINK_TYPES)
+    kinds, counts = np.unique(place.kind[place.kind != _FOUND], return_counts=True)
+    found.skipped = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
+    for kind in (TCP, UDP):
+        broken = int((place.protocol[rows] == kind).sum() - (found.protocol == kind).sum())
+        if broken:
+            found.skipped[IP_PROTOCOL + kind] = broken
     return found
 
 
-def _network_offsets(array: Bytes, frames: Index) -> Numbers:
-    """Where each IP header starts; -1 if there is none."""
-    at = np.full(len(frames.offset), -1, dtype=np.int64)
-    for which in np.unique(frames.link):
-        link = int(which)
-        rows = np.flatnonzero(frames.link == link)
-        start, end = frames.offset[rows], frames.offset[rows] + frames.captured[rows]
-        if link == ETHERNET:
-            at[rows] = _after_tags(array, start + 12, end)
-        elif link in (LINUX_SLL, LINUX_SLL2):
-            place, size = (14, 16) if link == LINUX_SLL else (0, 20)
-            kind = number(gather(array, start + place, 2), 0, 2)
-            at[rows] = np.where(np.isin(kind, (_IPV4, _IPV6)), start + size, -1)
-        elif link in LINK_TYPES:
-            at[rows] = start + (4 if link in (NULL, LOOP) else 0)
-    return at
+_FOUND = 0
 
 
-def _after_tags(array: Bytes, at: Numbers, end: Numbers) -> Numbers:
-    """What follows the EtherType, if that is IP; `at` is where the type or first tag stands."""
-    kind = number(gather(array, at, 2), 0, 2)
-    for _ in range(_MOST_HEADERS):
-        tagged = np.flatnonzero(np.isin(kind, _VLAN) & (at + 6 <= end))
-        if not len(tagged):
-            break
-        at[tagged] += 4
-        kind[tagged] = number(gather(array, at[tagged], 2), 0, 2)
-    return np.where(np.isin(kind, (_IPV4, _IPV6)), at + 2, -1)
+@dataclasses.dataclass
+class _Places:
+    """`headers.Located` of each frame, with positions in the file; kind is `_FOUND` or why not."""
+
+    kind: Numbers
+    version: Numbers
+    protocol: Numbers
+    start: Numbers
+    stop: Numbers
+    ip: Numbers
+
+
+def _locate(array: Bytes, frames: Index) -> _Places:
+    count = len(frames.offset)
+    at, kind = first_layers(array, frames)
+    end, on_wire = frames.offset + frames.captured, frames.offset + frames.size
+    zeros = [np.zeros(count, dtype=np.int64) for _ in range(5)]
+    place = _Places(kind, *zeros)
+    rows = np.arange(count)
+    for _ in range(_MOST_TUNNELS):
+        at[rows], kind[rows] = walk(array, at[rows], kind[rows], end[rows])
+        rows = rows[is_ip(kind[rows])]
+        if not len(rows):
+            return place
+        _read_ip(array, rows, at[rows], end[rows], on_wire[rows], place)
+        rows = rows[kind[rows] == _FOUND]
+        protocol, start = place.protocol[rows], place.start[rows]
+        inner = np.zeros(len(rows), dtype=np.int64)
+        for value, layer in IP_TUNNELS.items():
+            inner[protocol == value] = layer
+        udp = np.flatnonzero(protocol == UDP)
+        inner[udp] = in_udp(array, start[udp], end[rows[udp]])
+        unknown = (inner == 0) & (protocol != UDP) & (protocol != TCP)
+        kind[rows] = np.where(unknown, IP_PROTOCOL + protocol, inner)
+        tunnels = inner > 0
+        rows = rows[tunnels]
+        at[rows] = start[tunnels] + 8 * (protocol[tunnels] == UDP)
+        if not len(rows):
+            return place
+    kind[rows] = SLOW
+    return place
+
+
+def _read_ip(
+    array: Bytes, rows: Numbers, at: Numbers, end: Numbers, on_wire: Numbers, place: _Places
+) -> None:
+    """Fill in what stands in the IP headers of these rows."""
+    version = gather(array, at, 1)[:, 0] >> 4
+    whole = np.where(version == 4, at + 20, at + 40) <= end
+    place.kind[rows] = SLOW
+    place.ip[rows], place.version[rows] = at, version
+    four = np.flatnonzero((version == 4) & whole)
+    block = gather(array, at[four], 20)
+    words, total, protocol = number(block, 0, 1) & 15, number(block, 2, 2), number(block, 9, 1)
+    split = (number(block, 6, 2) & 0x3FFF) > 0
+    usual = (words >= 5) & (protocol != _AUTHENTICATION)
+    row = rows[four]
+    place.kind[row] = np.where(usual, np.where(split, FRAGMENT, _FOUND), SLOW)
+    place.protocol[row], place.start[row] = protocol, at[four] + 4 * words
+    # A total length of 0 is what segmentation offload leaves in a local capture.
+    place.stop[row] = np.where(total > 0, at[four] + total, on_wire[four])
+
+    six = np.flatnonzero((version == 6) & whole)
+    block = gather(array, at[six], 8)
+    total, protocol, start = number(block, 4, 2), number(block, 6, 1), at[six] + 40
+    protocol, start, split = _extensions(array, protocol, start, end[six])
+    row = rows[six]
+    odd = np.isin(protocol, _EXTENDED) & ~split
+    place.kind[row] = np.where(odd, SLOW, np.where(split, FRAGMENT, _FOUND))
+    place.protocol[row], place.start[row] = protocol, start
+    place.stop[row] = np.where(total > 0, at[six] + 40 + total, on_wire[six])
+
+
+def _locate_slowly(array: Bytes, frames: Index, place: _Places) -> None:
+    """One by one, what is left."""
+    for row in np.flatnonzero(place.kind == SLOW).tolist():
+        first, captured = int(frames.offset[row]), int(frames.captured[row])
+        frame = array[first : first + captured].tobytes()
+        found = locate(frame, int(frames.link[row]), int(frames.size[row]))
+        if isinstance(found, Skipped):
+            place.kind[row] = found.kind
+            continue
+        place.kind[row], place.version[row] = _FOUND, found.version
+        place.protocol[row] = found.protocol
+        place.start[row], place.stop[row] = first + found.start, first + found.stop
+        place.ip[row] = first + found.ip
 
 
 def _extensions(
@@ -137,9 +188,8 @@ def _extensions(
 ) -> tuple[Numbers, Numbers, Mask]:
     """Walk IPv6 extension headers: the protocol, where it starts, and whether it is a fragment."""
     split = np.zeros(len(protocol), dtype=np.bool_)
-    known = (*_EXTENSIONS, _FRAGMENT, _AUTHENTICATION)
     for _ in range(_MOST_HEADERS):
-        rows = np.flatnonzero(np.isin(protocol, known) & ~split & (start + 4 <= end))
+        rows = np.flatnonzero(np.isin(protocol, _EXTENDED) & ~split & (start + 4 <= end))
         if not len(rows):
             break
         block = gather(array, start[rows], 4)
@@ -164,6 +214,7 @@ def _transport(
     limit: Numbers,
     addresses: Numbers,
     ip_id: Numbers,
+    before_ip: Numbers,
 ) -> Headers:
     """Read ports and what follows them; drops rows of other protocols and cut headers."""
     tcp, udp = protocol == TCP, protocol == UDP
@@ -171,9 +222,7 @@ def _transport(
     header = np.where(tcp, 4 * (number(block, 12, 1) >> 4), 8)
     length = np.where(tcp, stop - start - header, number(block, 4, 2) - 8)
     keep = ((tcp & (start + 14 <= limit)) | (udp & (start + 6 <= limit))) & (length >= 0)
-    # The order of the frames again, as IPv4 and IPv6 came one after the other.
     order = np.flatnonzero(keep)
-    order = order[np.argsort(row[order], kind="stable")]
 
     tcp, block, start, header = tcp[order], block[order], start[order], header[order]
     length, version, addresses = length[order], version[order], addresses[order]
@@ -196,6 +245,8 @@ def _transport(
         seq=np.where(tcp, number(block, 4, 4), -1),
         ack=np.where(tcp, number(block, 8, 4), -1),
         flags=np.where(tcp, number(block, 13, 1), -1),
+        header=header,
+        before_ip=before_ip[order],
     )
 
 

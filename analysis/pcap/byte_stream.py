@@ -69,11 +69,16 @@ def order(packets: pd.DataFrame) -> Streams:
     by_flow = np.argsort(flow, kind="stable")
     rows, flow = rows[by_flow], flow[by_flow]
     length = packets["length"].to_numpy()[rows].astype(np.int64)
-    first = packets["seq"].to_numpy()[rows] + (flags[rows] & SYN > 0)
+    syn = flags[rows] & SYN > 0
+    first = packets["seq"].to_numpy()[rows] + syn
+    if (other := _other_syns(flow, first, syn)) is not None:
+        rows, flow, length = rows[~other], flow[~other], length[~other]
+        first, syn = first[~other], syn[~other]
     begins = np.concatenate(([True], np.diff(flow) > 0)) if len(flow) else np.zeros(0, np.bool_)
     start = _unwrapped(first, begins)
 
     data = length > 0
+    _begin_after_keep_alive(start, first, begins, data | syn)
     # A keep-alive repeats the last byte, or one before it, on purpose.
     seen = _seen_before(start + length, data, begins)
     data &= ~((length == 1) & (start + 1 == seen))
@@ -95,6 +100,43 @@ def order(packets: pd.DataFrame) -> Streams:
     )
     acks = _Acks(packets, rows, flow, begins, first, start)
     return _with_holes(table, acks)
+
+
+def _other_syns(
+    flow: Numbers, first: Numbers, syn: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_] | None:
+    """SYNs with another number than the one that counts, as SYN cookies make (RFC 4987, 3.6)."""
+    rows = np.flatnonzero(syn)
+    differ = (np.diff(flow[rows]) == 0) & (np.diff(first[rows]) != 0)
+    if not differ.any():
+        return None
+    other = np.zeros(len(flow), dtype=np.bool_)
+    for which in np.unique(flow[rows][1:][differ]).tolist():
+        low, high = np.searchsorted(flow, (which, which + 1))
+        own = low + np.flatnonzero(syn[low:high])
+        after = first[low:high][~syn[low:high]][:1]
+        # The first segment after them says which one was taken, else it was the last.
+        taken = after[0] if np.isin(after, first[own]).any() else first[own[-1]]
+        other[own[first[own] != taken]] = True
+    return other
+
+
+def _begin_after_keep_alive(
+    start: Numbers, first: Numbers, begins: npt.NDArray[np.bool_], real: npt.NDArray[np.bool_]
+) -> None:
+    """A capture may begin with a keep-alive without data, which is numbered one too low.
+
+    RFC 9293, section 3.8.4. Changes `start` and `first`, where a flow's first number is meant.
+    """
+    at = np.flatnonzero(begins)
+    some = np.flatnonzero(real)
+    following = np.append(some, len(start))[np.searchsorted(some, at)]
+    ends = np.append(at[1:], len(start))
+    late = (following > at) & (following < ends)
+    late[late] = start[following[late]] == 1
+    for low, high in zip(at[late].tolist(), ends[late].tolist(), strict=True):
+        start[low:high] -= 1
+        first[low] += 1
 
 
 def _unwrapped(number: Numbers, begins: npt.NDArray[np.bool_]) -> Numbers:

@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 import pandas as pd
 from rich.console import Console
 
-from analysis.capture_reader import CaptureError, CaptureWarning
+from analysis.capture_reader import CaptureError, CaptureNote, CaptureWarning
 from analysis.pcap import report
 from analysis.pcap.both_ends import BothEnds, both_ends
 from analysis.pcap.byte_stream import order
+from analysis.pcap.datagram_flows import udp_flows
 from analysis.pcap.packet_table import Capture, read
 from analysis.pcap.quic_flows import quic_flows
 from analysis.pcap.tcp_flows import tcp_flows
-from analysis.pcap.token_streams import token_flows
+from analysis.pcap.token_streams import eloquent_connections, token_flows
 from analysis.stalls import THETA
 
 _EXAMPLES = """examples:
@@ -46,6 +47,8 @@ class Flows(NamedTuple):
     tokens: pd.DataFrame
     tcp: pd.DataFrame
     quic: pd.DataFrame
+    udp: pd.DataFrame
+    """What is neither Eloquent nor QUIC."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,6 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=report.ROWS,
         help="most rows of a table, 0 for all (default %(default)s; --json always has all)",
     )
+    parser.add_argument(
+        "--quic",
+        type=_port,
+        action="append",
+        default=[],
+        metavar="PORT",
+        help="take UDP on this port for QUIC, although the capture has no long header of it",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object, not tables")
     options = parser.parse_args(arguments)
     if options.both_ends and len(options.path) != 2:
@@ -97,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.both_ends:
                 captures.append(capture)
                 continue
-            flows = analyse(capture, options.theta)
+            flows = analyse(capture, options.theta, options.quic)
         except CaptureError as error:
             print(f"error: {error}", file=sys.stderr)
             status = 2
@@ -126,12 +137,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def analyse(capture: Capture, theta: float = THETA) -> Flows:
+def analyse(capture: Capture, theta: float = THETA, quic_ports: Sequence[int] = ()) -> Flows:
     """All tables of one capture."""
+    quic = quic_flows(capture, theta, quic_ports)
+    told = (quic["flow"].to_numpy() // 2, eloquent_connections(capture))
     return Flows(
         token_flows(capture, theta),
         tcp_flows(capture, order(capture.packets), theta),
-        quic_flows(capture, theta),
+        quic,
+        udp_flows(capture, told, theta),
     )
 
 
@@ -139,8 +153,10 @@ def _need_packets(capture: Capture) -> None:
     if capture.packets.empty:
         counts = capture.counts
         fragments = f", {counts.fragments} of them IP fragments" if counts.fragments else ""
+        others = f": {counts.others}" if counts.others else ""
         raise CaptureError(
             f"no TCP or UDP packets found in {capture.name}: {counts.packets} packets{fragments}"
+            f"{others}"
         )
 
 
@@ -148,7 +164,8 @@ def _show(console: Console, capture: Capture, flows: Flows, theta: float, rows: 
     counts = capture.counts
     console.print(
         f"{capture.name}: {counts.packets} packets, {counts.tcp} TCP, {counts.udp} UDP, "
-        f"{counts.fragments} IP fragments, {counts.other} other",
+        f"{counts.fragments} IP fragments, {counts.other} other"
+        + (f": {counts.others}" if counts.others else ""),
         soft_wrap=True,
     )
     tables = (
@@ -161,6 +178,8 @@ def _show(console: Console, capture: Capture, flows: Flows, theta: float, rows: 
             console.print(make(table, theta, rows))
     if all(table.empty for table, _ in tables):
         console.print("No Eloquent, no TCP data and no QUIC in it.")
+    if not flows.udp.empty:
+        console.print(report.udp_table(flows.udp, theta, rows))
 
 
 def _as_json(capture: Capture, flows: Flows) -> dict[str, Any]:
@@ -172,11 +191,14 @@ def _as_json(capture: Capture, flows: Flows) -> dict[str, Any]:
         "udp_packets": counts.udp,
         "fragments": counts.fragments,
         "other_packets": counts.other,
+        "others": counts.others,
+        "copies": counts.copies,
         "cut_packets": counts.cut,
         "damaged": capture.damaged,
         "streams": report.to_json(flows.tokens),
         "tcp": report.to_json(flows.tcp),
         "quic": report.to_json(flows.quic),
+        "udp": report.to_json(flows.udp),
         "notes": {"tcp": report.TCP_NOTE, "quic": report.QUIC_NOTE},
     }
 
@@ -209,6 +231,9 @@ def _warnings_to_stderr() -> Iterator[list[str]]:
             yield said
         finally:
             for warning in caught:
+                if issubclass(warning.category, CaptureNote):
+                    print(f"note: {warning.message}", file=sys.stderr)
+                    continue
                 said.append(str(warning.message))
                 print(f"warning: {warning.message}", file=sys.stderr)
 
@@ -221,6 +246,12 @@ def _seconds(text: str) -> float:
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds >= 0")
     return value
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port from 1 to 65535")
+    return int(text)
 
 
 def _count(text: str) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from analysis.capture_file import CaptureError
+from analysis.capture_errors import CaptureError
 from analysis.pcap.mapped_file import MappedFile, Numbers, gather, number
 
 CHUNK = 1 << 16
@@ -43,6 +43,8 @@ class Index(NamedTuple):
     time: npt.NDArray[np.float64]
     """Seconds."""
     link: Numbers
+    interface: Numbers
+    """Number of the interface in the file, over all its sections."""
 
 
 class _Interface(NamedTuple):
@@ -98,7 +100,8 @@ def _classic(source: MappedFile, order: str, unit: float) -> Iterator[Index]:
             number(block, first, 4, order == "<") for first in (0, 4, 8, 12)
         )
         links = np.full(len(positions), link, dtype=np.int64)
-        yield Index(positions + 16, captured, size, seconds + parts * unit, links)
+        time, interface = seconds + parts * unit, np.zeros_like(links)
+        yield Index(positions + 16, captured, size, time, links, interface)
 
 
 class _Blocks:
@@ -108,6 +111,8 @@ class _Blocks:
         self._source = source
         self._order = "<"
         self._interfaces: list[_Interface] = []
+        self._earlier = 0
+        """Interfaces of the sections before."""
         self._at = 0
 
     def index(self) -> Iterator[Index]:
@@ -138,6 +143,7 @@ class _Blocks:
                         source.damage = "an invalid section header"
                         return False
                     self._order = order
+                    self._earlier += len(self._interfaces)
                     self._interfaces = []
                     head = struct.Struct(order + "II").unpack_from
                     length = head(view, at)[1]
@@ -204,4 +210,4 @@ class _Blocks:
             whole, rest = np.divmod(ticks[of], np.uint64(found.resolution))
             time[of] = whole + rest / found.resolution + found.offset
             link[of] = found.link
-        return Index(at + 28, captured, size, time, link)
+        return Index(at + 28, captured, size, time, link, interface + self._earlier)

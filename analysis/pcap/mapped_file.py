@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.capture_file import CaptureError
+from analysis.capture_errors import CaptureError
 
 _BLOCK = 1 << 20
 _GZIP = b"\x1f\x8b"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Iterator
 from os import PathLike
 from typing import Any
@@ -11,13 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.capture_file import CaptureWarning
-from analysis.capture_reader import Counts
+from analysis.capture_file import Counts
 from analysis.delivery import SERVER_PORTS
 from analysis.headers import ACK, SYN, address
-from analysis.pcap.bulk_headers import TCP, UDP, Hashes, Headers, mix, parse
-from analysis.pcap.frame_index import CHUNK, index
+from analysis.pcap import segment_table
+from analysis.pcap.bulk_headers import TCP, Hashes, mix
+from analysis.pcap.frame_index import CHUNK
 from analysis.pcap.mapped_file import MappedFile, Numbers
+from analysis.pcap.port_reuse import split_reused
 
 _EPHEMERAL = 32768
 """Linux takes the ports of clients from here on."""
@@ -74,74 +74,30 @@ class Capture:
 def read(path: str | PathLike[str]) -> Capture:
     """Read a capture: pcap or pcapng, also gzipped; a file that breaks off as far as it goes.
 
-    Warns (CaptureWarning) in one line of what was left out. Raises CaptureError if the file is
+    Copies that the capture made are left out, and times are on one clock. Warns (CaptureWarning)
+    in one line each of what was left out or changed. Raises CaptureError if the file is
     missing, empty, no capture, or without capture times.
     """
     source = MappedFile(path)
-    counts = Counts()
-    unknown: set[int] = set()
-    parts: list[dict[str, Any]] = []
-    for frames in index(source):
-        found = parse(source.array, frames)
-        source.release()
-        counts.packets += len(frames.offset)
-        counts.fragments += found.fragments
-        unknown.update(found.unknown_links)
-        parts.append(_columns(found, frames.time, frames.size))
-    table = (
-        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
-    )
-    if not table:
-        table = {name: np.zeros(0, dtype=kind) for name, kind in _RAW_COLUMNS.items()}
-    # Several interfaces or queues write one file: a few packets stand before earlier ones.
-    if (np.diff(table["time"]) < 0).any():
-        order = np.argsort(table["time"], kind="stable")
-        table = {name: column[order] for name, column in table.items()}
-    counts.tcp = int((table["protocol"] == TCP).sum())
-    counts.udp = int((table["protocol"] == UDP).sum())
-    counts.other = counts.packets - counts.tcp - counts.udp - counts.fragments
-    counts.cut = int((table["captured"] < table["length"]).sum())
+    segments = segment_table.read(source, Counts())
+    table = segments.table
     connections = _connect(table, source)
     packets = pd.DataFrame(
         {name: table[name].astype(kind, copy=False) for name, kind in PACKET_COLUMNS.items()},
         copy=False,
     )
-    _tell(source, counts, unknown)
-    return Capture(source.name, packets, connections, counts, source, bool(source.damage))
-
-
-_RAW_COLUMNS = {
-    **{
-        name: kind
-        for name, kind in PACKET_COLUMNS.items()
-        if name not in ("connection", "to_server")
-    },
-    "sport": "uint16",
-    "dport": "uint16",
-    "version": "uint8",
-    "addresses": "int64",
-    "source": "uint64",
-    "destination": "uint64",
-}
-
-
-def _columns(found: Headers, time: Any, size: Any) -> dict[str, Any]:
-    own = {"time": time[found.row], "size": size[found.row]}
-    return {
-        name: (own[name] if name in own else getattr(found, name)).astype(kind)
-        for name, kind in _RAW_COLUMNS.items()
-    }
+    return Capture(source.name, packets, connections, segments.counts, source, bool(source.damage))
 
 
 def _connect(table: dict[str, Any], source: MappedFile) -> pd.DataFrame:
     """Number the connections, add `connection` and `to_server` to the table, name the ends."""
     ends: tuple[Hashes, Hashes] = (table.pop("source"), table.pop("destination"))
     key = mix(np.minimum(*ends) + table["protocol"]) ^ np.maximum(*ends)
-    number, _ = pd.factorize(key)
-    number = _split_reused(number, table)
+    pair, _ = pd.factorize(key)
+    number = split_reused(pair, ends[0] < ends[1], table)
     table["connection"] = number
     first = np.flatnonzero(~pd.Series(number).duplicated().to_numpy())
-    from_server = _from_server(table, number, first)
+    from_server = _from_server(table, first, number, pair, ends[0])
     # The side of a packet: whether it goes the same way as its connection's first packet.
     along = ends[0] == ends[0][first][number] if len(number) else np.zeros(0, dtype=np.bool_)
     table["to_server"] = along ^ from_server[number]
@@ -157,55 +113,26 @@ def _connect(table: dict[str, Any], source: MappedFile) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["protocol", "client", "cport", "server", "sport"])
 
 
-def _split_reused(number: Numbers, table: dict[str, Any]) -> Numbers:
-    """Give connections between the same two ports numbers of their own: a new SYN starts one."""
-    syn = np.flatnonzero((table["protocol"] == TCP) & (table["flags"] & (SYN | ACK) == SYN))
-    syn = syn[np.argsort(number[syn], kind="stable")]
-    of, seq = number[syn], table["seq"][syn]
-    again = syn[1:][(np.diff(of) == 0) & (np.diff(seq) != 0)]
-    if not len(again):
-        return number
-    order = np.argsort(number, kind="stable")
-    marks = np.zeros(len(number), dtype=np.int64)
-    marks[again] = 1
-    epochs = np.empty_like(marks)
-    epochs[order] = np.cumsum(marks[order])
-    fresh, _ = pd.factorize(number.astype(np.int64) * (len(again) + 1) + epochs)
-    return np.asarray(fresh, dtype=np.int64)
-
-
-def _from_server(table: dict[str, Any], number: Numbers, first: Numbers) -> Any:
+def _from_server(
+    table: dict[str, Any], first: Numbers, number: Numbers, pair: Numbers, source: Hashes
+) -> Any:
     """Whether the first packet of each connection comes from its server."""
     sport, dport = table["sport"][first].astype(int), table["dport"][first].astype(int)
     ours = [(port >= SERVER_PORTS.start) & (port < SERVER_PORTS.stop) for port in (sport, dport)]
     # UDP has no handshake: where the ports do not tell, the client has spoken first.
     telling = (table["protocol"][first] == TCP) | ((sport < _EPHEMERAL) != (dport < _EPHEMERAL))
     result = np.where(ours[0] != ours[1], ours[0], telling & (sport < dport))
-    flags = table["flags"][first]
-    opening = (table["protocol"][first] == TCP) & (flags & SYN > 0)
-    return np.where(opening, flags & ACK > 0, result)
-
-
-def _tell(source: MappedFile, counts: Counts, unknown: set[int]) -> None:
-    for link in sorted(unknown):
-        _warn(
-            f"{source.name}: packets of link type {link} are left out: "
-            "Ethernet, Linux cooked, loopback and raw IP are understood"
-        )
-    if counts.cut:
-        _warn(
-            f"{source.name}: {counts.cut} packets were captured only in part: what needs their "
-            "payload leaves them out (capture with tcpdump -s 0)"
-        )
-    if source.damage:
-        _warn(
-            f"{source.name} is truncated or damaged ({source.damage}): "
-            f"{counts.packets} packets were read"
-        )
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, CaptureWarning, stacklevel=4)
+    # A SYN tells for sure, also that of another connection between the same ports.
+    syn = np.flatnonzero((table["protocol"] == TCP) & (table["flags"] & SYN > 0))
+    for group in (pair, number):
+        which, place = np.unique(group[syn], return_index=True)
+        at = np.searchsorted(which, group[first])
+        known = at < len(which)
+        known[known] = which[at[known]] == group[first][known]
+        opening = syn[place[at[known]]]
+        same = source[opening] == source[first[known]]
+        result[known] = same == (table["flags"][opening] & ACK > 0)
+    return result
 
 
 def ends(connections: pd.DataFrame) -> pd.DataFrame:

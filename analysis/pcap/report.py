@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from analysis.pcap.both_ends import BothEnds
-from analysis.tables import NONE
+from analysis.tables import NONE, sure_scheme, unsure_note
 
 ROWS = 20
 """Rows of a table in the terminal, unless asked for more."""
@@ -27,20 +27,31 @@ QUIC_NOTE = (
     "times in ms. Without keys only headers, sizes and arrivals are visible: no packet numbers, "
     "so no losses; no streams, so no tokens. Gaps are between datagrams, acknowledgements included"
 )
+UDP_NOTE = (
+    "times in ms, gaps between datagrams. QUIC is told by a long header of a known version: a "
+    "capture that began later has none, and --quic PORT says what it is"
+)
 ENDS_NOTE = "delays in ms, up to the clock offset; lost: sent, and not seen at the other end"
 
 
 def token_table(flows: pd.DataFrame, theta: float, rows: int = ROWS) -> Table:
     """Eloquent streams and token records."""
     table = _table(
-        "Token streams", TOKEN_NOTE, len(flows), rows, "scheme", "stream", "client", "server"
+        "Token streams",
+        TOKEN_NOTE + unsure_note(flows["sure"].tolist()),
+        len(flows),
+        rows,
+        "scheme",
+        "stream",
+        "client",
+        "server",
     )
     _right(
         table, "tokens", "complete", "packets", "repeated", "length", *_gap_headers(theta), "TTFT"
     )
     for row in flows.head(rows).to_dict("records"):
         table.add_row(
-            *(row["scheme"], row["stream"], row["client"], row["server"], str(row["tokens"])),
+            *(sure_scheme(row), row["stream"], row["client"], row["server"], str(row["tokens"])),
             *("yes" if row["complete"] else "no", str(row["datagrams"]), str(row["repeated"])),
             *(_ms(row["duration"]), *_gap_cells(row), _ms(row["ttft"])),
         )
@@ -69,12 +80,24 @@ def quic_table(flows: pd.DataFrame, theta: float, rows: int = ROWS) -> Table:
     _right(
         table, "datagrams", "bytes", "initial", "0-RTT", "hand-\nshake", "retry", "version\nneg."
     )
-    _right(table, "short", "size\nP50/max", *_gap_headers(theta))
+    _right(table, "short", "size\nP50/max", *_gap_headers(theta), "version")
     for row in flows.head(rows).to_dict("records"):
         names = ("datagrams", "bytes", "initial", "zero_rtt", "handshake", "retry", "negotiation")
         table.add_row(
             *(row["client"], row["server"], row["to"]),
             *(str(row[name]) for name in (*names, "short")),
+            *(f"{row['size_p50']:.0f}/{row['size_max']}", *_gap_cells(row), row["version"] or "?"),
+        )
+    return table
+
+
+def udp_table(flows: pd.DataFrame, theta: float, rows: int = ROWS) -> Table:
+    """UDP directions of other protocols."""
+    table = _table("Other UDP", UDP_NOTE, len(flows), rows, "client", "server", "to")
+    _right(table, "datagrams", "bytes", "size\nP50/max", *_gap_headers(theta))
+    for row in flows.head(rows).to_dict("records"):
+        table.add_row(
+            *(row["client"], row["server"], row["to"], str(row["datagrams"]), str(row["bytes"])),
             *(f"{row['size_p50']:.0f}/{row['size_max']}", *_gap_cells(row)),
         )
     return table

@@ -20,11 +20,11 @@ from analysis.delivery import (
     TOKEN_COLUMNS,
     Deliveries,
 )
-from analysis.headers import ACK, SYN
 from analysis.pcap.bulk_headers import TCP, UDP
 from analysis.pcap.mapped_file import Bytes, Numbers, gather, number
 from analysis.pcap.packet_table import Capture, ends
-from analysis.reassembly import ByteOrder, Records, TokenOrder
+from analysis.reassembly import END_MARK, MAX_RECORD, TokenOrder
+from analysis.record_stream import CERTAIN, RecordStream
 from analysis.stalls import THETA, metrics
 from eloquent import wire
 
@@ -32,7 +32,7 @@ MEASURES = ("duration", "stall_ratio", "gap_share", "gap_p50", "gap_p95", "gap_p
 """Columns of `token_flows` from `analysis.stalls`."""
 
 _LEAST_DATAGRAM = wire.HEADER_SIZE + wire.CRC_SIZE
-_LONGEST_RECORD = 1 << 20
+_LOOKED_AT = 4
 _ENDS = (0, *(int(reason) for reason in wire.Reason))
 
 
@@ -40,7 +40,7 @@ def token_flows(capture: Capture, theta: float = THETA) -> pd.DataFrame:
     """One row per answer. Times in seconds.
 
     Columns: scheme, stream (id), client, server, datagrams, repeated (tokens that came again),
-    tokens, total, complete and `MEASURES`.
+    tokens, total, complete, sure (as in `delivery.Deliveries.streams`) and `MEASURES`.
     """
     found, copies = read_tokens(capture)
     shown = dict(list(found.tokens.groupby("stream")["rendered_at"]))
@@ -63,11 +63,12 @@ def token_flows(capture: Capture, theta: float = THETA) -> pd.DataFrame:
                 "tokens": stream["tokens"],
                 "total": stream["total"],
                 "complete": stream["complete"],
+                "sure": stream["sure"],
                 **{name: measured[name] for name in MEASURES},
             }
         )
     columns = ["scheme", "stream", "client", "server", "datagrams", "repeated", "tokens"]
-    return pd.DataFrame(rows, columns=[*columns, "total", "complete", *MEASURES])
+    return pd.DataFrame(rows, columns=[*columns, "total", "complete", "sure", *MEASURES])
 
 
 def read_tokens(capture: Capture) -> tuple[Deliveries, list[tuple[int, int]]]:
@@ -86,6 +87,7 @@ def read_tokens(capture: Capture) -> tuple[Deliveries, list[tuple[int, int]]]:
                 *(place, answer.scheme, answer.protocol, answer.id or f"{client}-{server}"),
                 *(client, server, answer.requested_at),
                 *(len(order.rendered_at), order.total, order.reason, order.complete),
+                answer.sure,
             )
         )
         tokens += [(place, *row) for row in order.rows()]
@@ -104,6 +106,8 @@ class _Answer:
     def __init__(self, row: int, connection: int, protocol: str, scheme: str) -> None:
         self.row, self.connection, self.protocol, self.scheme = row, connection, protocol, scheme
         self.id = ""
+        self.sure = CERTAIN
+        """Every datagram has a checksum of 32 bits; records tell otherwise."""
         self.swapped = False
         """Whether the capture took the client for the server."""
         self.order = TokenOrder()
@@ -163,6 +167,15 @@ def _eloquent(capture: Capture) -> list[_Answer]:
     return list(answers.values())
 
 
+def eloquent_connections(capture: Capture) -> Numbers:
+    """The connections with an Eloquent datagram among their first that may be one."""
+    rows, _ = _candidates(capture)
+    connection = capture.packets["connection"].to_numpy()[rows]
+    rows = rows[(pd.Series(connection).groupby(connection).cumcount() < _LOOKED_AT).to_numpy()]
+    good = [row for row, content in capture.contents(rows) if _tokens(bytes(content)) is not None]
+    return np.unique(capture.packets["connection"].to_numpy()[good]).astype(np.int64)
+
+
 def _candidates(capture: Capture) -> tuple[Numbers, Bytes]:
     """Packets that can be Eloquent by size, version and kind, and their headers."""
     packets = capture.packets
@@ -220,19 +233,18 @@ def _records(capture: Capture) -> list[_Answer]:
     answers = []
     for part in np.split(rows, starts[1:]) if len(rows) else []:
         answer = _Answer(int(part[0]), int(connection[part[0]]), "tcp", "tcp")
-        records = _read_records(capture, part, answer)
-        answer.order = records.order
-        answer.carried = len(records.order.received_at)
-        if _is_answer(records, int(capture.connections["sport"][answer.connection])):
+        port = int(capture.connections["sport"][answer.connection])
+        stream = _read_records(capture, part, RecordStream(port in SERVER_PORTS))
+        answer.sure, answer.packets = stream.sure(), stream.packets
+        answer.order, answer.requested_at = stream.records.order, stream.requested_at
+        answer.carried = len(answer.order.received_at)
+        if answer.sure:
             answers.append(answer)
     return answers
 
 
 def _with_records(capture: Capture, rows: Numbers) -> Numbers:
-    """Connections on a port of the testbed, or whose server's first bytes can be a length.
-
-    Not of 0: a server says something first, and zeros are what padding and test traffic hold.
-    """
+    """Connections on a port of the testbed, or whose server's first bytes can start records."""
     packets = capture.packets
     sport = capture.connections["sport"].to_numpy()
     ours = np.flatnonzero((sport >= SERVER_PORTS.start) & (sport < SERVER_PORTS.stop))
@@ -242,37 +254,20 @@ def _with_records(capture: Capture, rows: Numbers) -> Numbers:
     connection = packets["connection"].to_numpy()[down]
     first = np.flatnonzero(~pd.Series(connection).duplicated().to_numpy())
     size = number(gather(capture.bytes.array, packets["payload"].to_numpy()[down[first]], 4), 0, 4)
-    return np.union1d(ours, connection[first][(size > 0) & (size <= _LONGEST_RECORD)])
+    return np.union1d(
+        ours, connection[first][(size > 0) & (size <= MAX_RECORD) | (size == END_MARK)]
+    )
 
 
-def _read_records(capture: Capture, rows: Numbers, answer: _Answer) -> Records:
+def _read_records(capture: Capture, rows: Numbers, stream: RecordStream) -> RecordStream:
     packets = capture.packets
     columns: list[Any] = [
         packets[name].to_numpy()[rows].tolist()
         for name in ("time", "to_server", "flags", "seq", "ack")
     ]
-    order: ByteOrder | None = None
-    records = Records()
     whole = zip(*columns, capture.contents(rows), strict=True)
     for time, to_server, flags, seq, ack, (_, content) in whole:
-        if to_server:
-            answer.asked(time)
-            if order is None and flags & ACK:
-                # The server's SYN was not captured; the client says what it expects next.
-                order = ByteOrder(ack)
-            continue
-        first = seq + 1 if flags & SYN else seq
-        order = ByteOrder(first) if order is None else order
-        answer.packets += len(content) > 0
-        records.add(order.add(first, bytes(content), time), time)
-        if records.broken:
+        stream.add(to_server, flags, seq, ack, bytes(content), time)
+        if stream.refuted:
             break
-    return records
-
-
-def _is_answer(records: Records, port: int) -> bool:
-    shown = len(records.order.rendered_at)
-    if port in SERVER_PORTS:
-        return shown > 0 or not records.broken
-    # On foreign ports, one plausible length may be chance.
-    return not records.broken and (shown > 1 or records.order.complete)
+    return stream

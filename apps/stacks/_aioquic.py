@@ -1,4 +1,4 @@
-"""One QUIC connection with one stream of bytes, on aioquic; and the server's certificate."""
+"""One QUIC connection with one stream of bytes, on aioquic; its socket; a server's certificate."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
+from eloquent.udp import Address, UdpSocket
+
 from .base import StackError
 
 #: The client's first bidirectional stream (RFC 9000, section 2.1).
 STREAM = 0
+#: Datagrams that are read at once.
+_BATCH = 64
 
 
 class Connection(QuicConnectionProtocol):
@@ -69,11 +73,52 @@ class Connection(QuicConnectionProtocol):
         if self._why is not None:
             raise StackError(f"the QUIC connection ended: {self._why}")
 
+    def hang_up(self) -> None:
+        """Close the socket of a client's connection."""
+        if self._transport is not None:
+            self._transport.close()
+
     def write(self, data: bytes) -> None:
         """Hand bytes to the socket, as far as congestion control lets them leave at once."""
         self._alive()
         self._quic.send_stream_data(STREAM, data)
         self.transmit()
+
+
+class Wire(asyncio.DatagramTransport):
+    """A UDP socket for aioquic: an answer leaves from the address that was asked.
+
+    What a full socket does not take is lost, and repeated by QUIC as what a network loses.
+    """
+
+    def __init__(self, sock: UdpSocket, protocol: asyncio.DatagramProtocol) -> None:
+        super().__init__()
+        self._sock = sock
+        self._protocol = protocol
+        self._loop = asyncio.get_running_loop()
+        self._is_closed = False
+        self._loop.add_reader(sock.sock, self._readable)
+        protocol.connection_made(self)
+
+    def _readable(self) -> None:
+        for data, address in self._sock.receive(_BATCH):
+            self._protocol.datagram_received(data, address)
+
+    def sendto(self, data: Any, addr: Any = None) -> None:
+        if not self._is_closed:
+            try:
+                self._sock.send(data, Address(*addr))
+            except BlockingIOError:
+                pass
+
+    def is_closing(self) -> bool:
+        return self._is_closed
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._loop.remove_reader(self._sock.sock)
+            self._sock.close()
 
 
 def self_signed() -> tuple[x509.Certificate, Ed25519PrivateKey]:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from typing import ClassVar, Protocol
 
+from apps.sources import one_line as one_line
 from eloquent import Reason, Token
 
 #: A client from which no prompt comes for this long (s) is dropped.
@@ -56,6 +57,10 @@ class Reader(Protocol):
     congestion_control: str
     stream_bytes: int
     """Bytes of the answer as the stack carries them, its own headers left out."""
+    reached: bool
+    """A server has answered, if with nothing but a handshake."""
+    unreachable: str
+    """What the kernel says of datagrams that did not arrive, empty where it says nothing."""
 
     def show(self, tokens: list[Token]) -> None:
         """Show tokens; each says when it was received."""
@@ -115,11 +120,6 @@ def read_end(text: str, count: int) -> Reason:
     if total != count:
         raise StackError(f"END says {total} tokens, but {count} came")
     return reason
-
-
-def one_line(error: BaseException) -> str:
-    """What an error says, on one line, or its kind where it says nothing."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 class _OneLine(logging.Handler):

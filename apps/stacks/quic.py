@@ -7,11 +7,13 @@ differ in their transport alone, TLS included: QUIC has no other way.
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
-from eloquent import Reason, Token, records
+from eloquent import Reason, Token, records, udp
+from eloquent.udp import Address
 
 from .base import (
     CLOSE_TIMEOUT,
@@ -20,8 +22,10 @@ from .base import (
     Reader,
     Stack,
     StackError,
+    one_line,
     quiet_logger,
 )
+from .sockets import addresses, first_of
 
 if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration
@@ -58,9 +62,9 @@ class Quic(Stack):
         quiet_logger("quic")
 
     async def listen(self, host: str, port: int, answering: Answering) -> None:
-        from aioquic.asyncio.server import serve
+        from aioquic.asyncio.server import QuicServer
 
-        from ._aioquic import Connection, self_signed
+        from ._aioquic import Connection, Wire, self_signed
 
         configuration = _configuration(is_client=False)
         configuration.certificate, configuration.private_key = self_signed()
@@ -72,9 +76,12 @@ class Quic(Stack):
             task.add_done_callback(self._living.pop)
             return connection
 
-        self._server = await serve(
-            host, port, configuration=configuration, create_protocol=connected
+        # Not aioquic's own `serve`, whose socket does not know at which address it is asked.
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
         )
+        server = QuicServer(configuration=configuration, create_protocol=connected)
+        self._wire = Wire(udp.bound(found), server)
 
     async def _answer(self, connection: Connection, answering: Answering) -> None:
         try:
@@ -107,17 +114,33 @@ class Quic(Stack):
 
     async def ask(self, host: str, port: int, prompt: bytes, reader: Reader) -> Reason:
         reader.congestion_control = self.congestion_control
-        connection = await self._connect(host, port)
+        where = f"{host}, UDP port {port}"
+        places = await addresses(host, port, socket.SOCK_DGRAM)
+        attempts = [
+            functools.partial(self._connect, host, *place, where, reader) for place in places
+        ]
         try:
-            await _handshake(connection, f"{host}, UDP port {port}")
+            connection = await first_of(attempts, self._discard)
+        except OSError as error:
+            raise StackError(f"cannot connect to {where}: {error.strerror or error}") from None
+        reader.reached = True
+        try:
             connection.write(records.encode(prompt))
             return await self._read(connection, reader)
         except records.MalformedRecord as error:
             raise StackError(str(error)) from None
         finally:
-            connection.close()
-            if connection.open:
-                await _wait_closed(connection, CLOSING)
+            await self._close(connection)
+
+    def _discard(self, connection: Connection) -> None:
+        """Close a connection that came second, without waiting for it."""
+        connection.close()
+
+    async def _close(self, connection: Connection) -> None:
+        connection.close()
+        if connection.open:
+            await _wait_closed(connection, CLOSING)
+        connection.hang_up()
 
     async def _read(self, connection: Connection, reader: Reader) -> Reason:
         parser = records.Parser()
@@ -129,28 +152,33 @@ class Quic(Stack):
                     return record.reason
                 reader.show([record])
 
-    async def _connect(self, host: str, port: int) -> Connection:
+    async def _connect(
+        self, name: str, family: int, address: Address, where: str, reader: Reader
+    ) -> Connection:
+        """A connection whose handshake is done. Raises OSError and StackError."""
         from aioquic.quic.connection import QuicConnection
 
-        from ._aioquic import Connection
+        from ._aioquic import Connection, Wire
 
-        loop = asyncio.get_running_loop()
         configuration = _configuration(is_client=True)
         configuration.verify_mode = ssl.CERT_NONE
-        configuration.server_name = host
-        quic = QuicConnection(configuration=configuration)
+        configuration.server_name = name
+        # Not aioquic's own `connect`, which wants IPv6: not every kernel has that.
+        sock = udp.unconnected(family)
+
+        def unreachable(peer: tuple[Any, ...], error: OSError) -> None:
+            reader.unreachable = error.strerror or one_line(error)
+
+        sock.on_unreachable = unreachable
+        connection = Connection(QuicConnection(configuration=configuration))
+        Wire(sock, connection)
         try:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-            family, _, _, _, address = found[0]
-            # Not aioquic's own `connect`, which wants IPv6: not every kernel has that. Not
-            # connected: such a socket keeps its source address when the host gets a new one.
-            anywhere = "::" if family == socket.AF_INET6 else "0.0.0.0"
-            _, connection = await loop.create_datagram_endpoint(
-                lambda: Connection(quic), local_addr=(anywhere, 0), family=family
-            )
-        except OSError as error:
-            raise StackError(f"cannot find {host}: {error.strerror or error}") from None
-        connection.connect(address)
+            connection.connect(address)
+            await _handshake(connection, where)
+        except BaseException:  # a cancelled attempt as well
+            connection.close()
+            connection.hang_up()
+            raise
         return connection
 
 

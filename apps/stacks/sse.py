@@ -8,9 +8,10 @@ newline. The last event is of type ``end`` and says how many there were, and why
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from typing import TYPE_CHECKING, NamedTuple
 
 from eloquent import Reason, Token
@@ -148,6 +149,7 @@ class Sse(Stack):
                 raise StackError(f"the answer broke off: {one_line(error)}") from None
 
     async def _read(self, response: httpx.Response, reader: Reader) -> Reason:
+        reader.reached = True
         loop = asyncio.get_running_loop()
         connection: socket.socket = response.extensions["network_stream"].get_extra_info("socket")
         reader.congestion_control = congestion_control(connection)
@@ -175,8 +177,15 @@ class Sse(Stack):
 def _server(application: Starlette) -> uvicorn.Server:
     import uvicorn
 
+    class Guest(uvicorn.Server):
+        """Signals are for the program that it is a part of."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Generator[None, None, None]:
+            yield
+
     quiet_logger("uvicorn.error")
-    return uvicorn.Server(
+    return Guest(
         uvicorn.Config(
             application,
             http="h11",

@@ -59,6 +59,7 @@ class Tcp(Stack):
 
     async def ask(self, host: str, port: int, prompt: bytes, reader: Reader) -> Reason:
         connection = await connect(host, port, self.congestion_control)
+        reader.reached = True
         reader.congestion_control = congestion_control(connection)
         incoming, writer = await asyncio.open_connection(sock=connection)
         try:

@@ -78,8 +78,10 @@ class WebSocket(Stack):
         from websockets.exceptions import WebSocketException
 
         sock = await connect(host, port, self.congestion_control)
+        reader.reached = True
         reader.congestion_control = congestion_control(sock)
-        name = f"[{host}]" if ":" in host else host
+        # A URL has no place for the interface of a link-local address.
+        name = f"[{host.partition('%')[0]}]" if ":" in host else host
         try:
             async with open_websocket(
                 f"ws://{name}:{port}/",

@@ -17,7 +17,7 @@ from .channel import Channel, Fate
 from .delay import DelayModel, DelayProcess, DelayTrace
 from .in_time import Blackouts, Gaps, GilbertElliott, ParetoOutages
 from .loss import DIRECTIONS, Bernoulli, LossModel, LossProcess
-from .loss_models import LOSS_MODELS, loss_from_dict, loss_to_dict
+from .loss_models import LOSS_MODELS, bursts, loss_from_dict, loss_to_dict
 from .loss_trace import LossTrace
 from .per_packet import Combined, DropList, FateList, GilbertElliottPackets
 from .randomness import ChannelError, Stream, check_number, subseed
@@ -46,6 +46,7 @@ __all__ = [
     "LossTrace",
     "ParetoOutages",
     "Stream",
+    "bursts",
     "check_number",
     "loss_from_dict",
     "loss_to_dict",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from array import array
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from . import trace_file
 from .randomness import ChannelError, check_number
@@ -26,20 +30,12 @@ class DeliveryTrace:
 
     file: str
     sha256: str = ""
-    times: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    times: Sequence[float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         path = trace_file.named(self.file)
-        times: list[float] = []
-        for where, (text,) in trace_file.rows(path, 1):
-            at = trace_file.number(where, "time", text) / 1e3
-            if times and at < times[-1]:
-                raise ChannelError(f"{where}: time goes back, from {times[-1]:g} to {at:g} s")
-            times.append(at)
-        if not times or times[-1] == 0:
-            raise ChannelError(f"{path}: the trace is empty: it needs a time above 0 ms")
-        object.__setattr__(self, "times", tuple(times))
         object.__setattr__(self, "sha256", trace_file.check_fingerprint(path, self.sha256))
+        object.__setattr__(self, "times", _times(path, self.sha256))
 
     @property
     def length(self) -> float:
@@ -50,6 +46,22 @@ class DeliveryTrace:
     def mean_rate(self) -> float:
         """Bits per second."""
         return 8 * OPPORTUNITY * len(self.times) / self.length
+
+
+@functools.lru_cache(maxsize=4)  # both directions of a link often have the same
+def _times(path: Path, sha256: str) -> Sequence[float]:
+    """Seconds. `sha256` is that of the file."""
+    times = trace_file.numbers(path, "time") / 1e3
+    back = (times[1:] < times[:-1]).nonzero()[0]
+    if len(back):
+        first = int(back[0])
+        where = trace_file.place_of(path, first + 1, "time")
+        raise ChannelError(
+            f"{where}: time goes back, from {times[first]:g} to {times[first + 1]:g} s"
+        )
+    if not len(times) or times[-1] == 0:
+        raise ChannelError(f"{path}: the trace is empty: it needs a time above 0 ms")
+    return array("d", times.tobytes())
 
 
 @dataclass(frozen=True)

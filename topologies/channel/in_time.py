@@ -13,8 +13,8 @@ from typing import ClassVar
 from .loss import LossModel, LossProcess
 from .randomness import ChannelError, Stream, check_number, exponential, sequence
 
-# Below a millisecond no real-time back end could follow the states.
-_SHORTEST = 1e-3
+#: Seconds of the shortest mean stay: below, no real-time back end could follow the states.
+SHORTEST = 1e-3
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class _Alternating(InTime):
     mean_bad: float
 
     def __post_init__(self) -> None:
-        check_number("mean_good", self.mean_good, _SHORTEST)
-        check_number("mean_bad", self.mean_bad, _SHORTEST)
+        check_number("mean_good", self.mean_good, SHORTEST)
+        check_number("mean_bad", self.mean_bad, SHORTEST)
 
     @property
     def losses(self) -> tuple[float, float]:
@@ -143,8 +143,8 @@ class Blackouts(InTime):
     off: float
 
     def __post_init__(self) -> None:
-        check_number("on", self.on, _SHORTEST)
-        check_number("off", self.off, _SHORTEST)
+        check_number("on", self.on, SHORTEST)
+        check_number("off", self.off, SHORTEST)
 
     @property
     def mean_loss(self) -> float:
@@ -176,7 +176,7 @@ class Gaps(InTime):
             if not isinstance(spell, list | tuple) or len(spell) != 2:
                 raise ChannelError(f"each of spells must be (start, end), not {spell!r}")
             check_number("start of a spell", spell[0], last)
-            check_number("end of a spell", spell[1], spell[0] + _SHORTEST)
+            check_number("end of a spell", spell[1], spell[0] + SHORTEST)
             last = spell[1]
         object.__setattr__(self, "spells", tuple((float(a), float(b)) for a, b in self.spells))
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from .in_time import Blackouts, Gaps, GilbertElliott, ParetoOutages
+from .in_time import SHORTEST, Blackouts, Gaps, GilbertElliott, ParetoOutages
 from .loss import Bernoulli, LossModel
 from .loss_trace import LossTrace
 from .per_packet import Combined, DropList, FateList, GilbertElliottPackets
@@ -28,6 +28,30 @@ LOSS_MODELS: dict[str, type[LossModel]] = {
     )
 }
 """All loss models by their name in files."""
+
+
+def bursts(loss: float, outage: float) -> LossModel | None:
+    """A model that loses the share `loss` in outages of `outage` seconds on average.
+
+    Outages and the good times between them are exponential. No loss is None, and an outage of 0
+    means independent losses. Raises ChannelError where there is no such model.
+    """
+    if loss == 0:
+        return None
+    if outage == 0:
+        return Bernoulli(loss)
+    if not (0 < loss < 1 and outage >= SHORTEST):
+        raise ChannelError(
+            f"outages are 0 (independent losses) or at least {1e3 * SHORTEST:g} ms, and the loss "
+            "is below 100%"
+        )
+    good = outage * (1 - loss) / loss
+    if good < SHORTEST:
+        raise ChannelError(
+            f"the good times between outages would be {1e3 * good:.2g} ms on average, less than "
+            f"{1e3 * SHORTEST:g} ms: take less loss or longer outages"
+        )
+    return GilbertElliott(mean_good=good, mean_bad=outage)
 
 
 def loss_to_dict(model: LossModel) -> dict[str, Any]:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from topologies import text_file
 
 from .randomness import ChannelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 def named(file: object) -> Path:
@@ -18,24 +26,28 @@ def named(file: object) -> Path:
     return Path(file)
 
 
-def rows(path: Path, columns: int) -> Iterator[tuple[str, list[str]]]:
+#: Lines of a trace. More of them take longer to read than a link may take to start.
+MOST_LINES = 1_000_000
+#: The same for a file of nothing but whole numbers, which numpy reads.
+MOST_NUMBERS = 20_000_000
+
+
+def rows(path: Path, columns: int, most: int = MOST_LINES) -> Iterator[tuple[str, list[str]]]:
     """Each row of a CSV file with its place ("file:line"). Raises ChannelError.
 
     Blank lines and # comments are left out, and in files of several columns a first line with
     their names.
     """
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ChannelError(f"cannot read the trace {path}: {reason}") from None
+    raw = read(path)
+    _check_lines(path, raw, most)
     found = 0
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text_file.lines(_text(path, raw)), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         where = f"{path}:{number}"
         try:
-            fields = [field.strip() for field in next(csv.reader([line]))]
+            fields = next(csv.reader([line])) if '"' in line else line.split(",")
+            fields = [field.strip() for field in fields]
         except csv.Error as error:
             raise ChannelError(f"{where}: {error}") from None
         found += 1
@@ -44,6 +56,51 @@ def rows(path: Path, columns: int) -> Iterator[tuple[str, list[str]]]:
         if len(fields) != columns:
             raise ChannelError(f"{where}: {columns} fields expected, not {line.strip()!r}")
         yield where, fields
+
+
+def numbers(path: Path, name: str) -> NDArray[np.float64]:
+    """The numbers of a file with one in each line, ``name`` being what they are.
+
+    Raises ChannelError with file and line.
+    """
+    import numpy as np  # most links need none of it, and it takes a while
+
+    raw = read(path)
+    if raw.translate(None, b"0123456789\r\n"):
+        return np.array([number(where, name, text) for where, (text,) in rows(path, 1)])
+    _check_lines(path, raw, MOST_NUMBERS)
+    found = np.fromstring(raw, dtype=np.float64, sep="\n") if raw.strip() else np.empty(0)
+    if not np.isfinite(found).all():  # hundreds of digits
+        place_of(path, int(np.flatnonzero(~np.isfinite(found))[0]), name)
+    return found
+
+
+def place_of(path: Path, index: int, name: str) -> str:
+    """Where the number with that index stands. Raises ChannelError if it is none."""
+    where, (text,) = next(itertools.islice(rows(path, 1, MOST_NUMBERS), index, None))
+    number(where, name, text)
+    return where
+
+
+def _check_lines(path: Path, raw: bytes, most: int) -> None:
+    count = raw.count(b"\n")
+    if count > most:
+        raise ChannelError(f"the trace {path} has {count:,} lines; at most {most:,} can be read")
+
+
+def read(path: Path) -> bytes:
+    """A trace as it lies there. Raises ChannelError."""
+    try:
+        return text_file.read(path)
+    except text_file.TextFileError as error:
+        raise ChannelError(f"cannot read the trace {path}: {error}") from None
+
+
+def _text(path: Path, raw: bytes) -> str:
+    try:
+        return text_file.decode(raw)
+    except text_file.TextFileError as error:
+        raise ChannelError(f"cannot read the trace {path}: {error}") from None
 
 
 def _numeric(text: str) -> bool:
@@ -68,7 +125,7 @@ def number(where: str, name: str, text: str, low: float = 0.0) -> float:
 
 def fingerprint(path: Path) -> str:
     """SHA-256 of the file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(read(path)).hexdigest()
 
 
 def check_fingerprint(path: Path, expected: str) -> str:

@@ -68,8 +68,8 @@ def check_netem() -> Check:
     """The kernel's emulator of bad networks; without it, the back end `user` does the work."""
     usable, reason = netem_available()
     if usable:
-        seed = "" if tc.knows_seed() else "; this tc cannot seed its losses"
-        return Check("netem", "ok", reason + seed)
+        seed = "seeds its draws" if tc.knows_seed() else "cannot seed its draws (iproute2 6.6 can)"
+        return Check("netem", "ok", f"{reason}; this tc {seed}")
     finding = f"{reason}; the link back end user stands in"
     return Check("netem", "note", finding, f"modprobe sch_netem; or {_VIRTUAL}")
 

@@ -14,12 +14,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, ClassVar, NoReturn
 
 from topologies.guest.kernel import HERE, Kernel, KernelError, find, packaged
 
@@ -29,13 +30,21 @@ MEMORY = 1024
 
 _START = 1_767_225_600 * 10**9
 """The guest's calendar in virtual time starts in 2026 (ns since 1970), so that it repeats."""
+# A minimal system has no poweroff (it is systemd's), but Perl: Debian's perl-base is essential.
+# reboot(2) with its two magic numbers and RB_POWER_OFF, as x86-64 counts system calls.
+_POWER_OFF = "exec perl -e 'syscall(169, 0xfee1dead, 0x28121969, 0x4321fedc, 0)'"
 _FAREWELL = b"reboot: Power down\n"  # the kernel's last words, at a level that cannot be silenced
 _PR_SET_CHILD_SUBREAPER = 36
 _TAIL = 15
+_SHIM = "shim.so"
 
 
 class GuestError(RuntimeError):
     """The guest did not boot, or ended before its command did."""
+
+
+class GuestStopped(GuestError):
+    """Somebody called `end_all`."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,13 @@ class Result:
     def speed(self) -> float:
         """Guest seconds per second, boot included."""
         return self.guest_seconds / self.wall_seconds
+
+
+def end_all() -> None:
+    """End the guests of this process, whichever threads wait for them: those get GuestStopped."""
+    for guest in list(_Guest.running):
+        guest.stopped = True
+        guest.end()
 
 
 def select_kernel(clock: str) -> Kernel:
@@ -104,6 +120,8 @@ def run(
         arguments, variables = _start(kernel, clock, seed, memory, control)
         with _Guest(arguments, variables, control) as guest:
             guest.follow(stdout or sys.stdout.buffer, stderr or sys.stderr.buffer, timeout)
+        if guest.stopped:
+            raise GuestStopped("the guest was stopped")
         report = control / "report"
         words = report.read_text().split() if report.exists() else []
     if len(words) != 2:
@@ -124,9 +142,13 @@ def _write_control(
     """What init.sh and the shell behind it read."""
     shutil.copy(HERE / "init.sh", control / "init")
     (control / "init").chmod(0o755)
+    (control / "power_off").write_text(_POWER_OFF + "\n")
+    shutil.copy(kernel.shim, control / _SHIM)
     folders = shlex.join(str(path.resolve()) for path in out)
     modules = shlex.quote(str(kernel.modules or ""))
-    (control / "settings").write_text(f"out={shlex.quote(folders)}\nmodules={modules}\n")
+    (control / "settings").write_text(
+        f"set -- {folders}\nmodules={modules}\n", "utf-8", "surrogateescape"
+    )
     variables = {
         "PATH": os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin",
         "HOME": "/run/home",
@@ -151,8 +173,10 @@ wait
 read -r uptime _ </proc/uptime
 echo "$status $uptime" >{shlex.quote(str(control))}/report
 sync
-exec poweroff -f >/dev/null 2>&1
-"""
+{_POWER_OFF}
+""",
+        "utf-8",
+        "surrogateescape",
     )
 
 
@@ -170,7 +194,8 @@ def _start(
     variables = {
         "HOME": str(control),
         "PATH": os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin",
-        "LD_PRELOAD": str(kernel.shim),
+        # Beside init: a path of the cache may hold a blank, which would end it.
+        "LD_PRELOAD": f"./{_SHIM}",
         "TMPDIR": _memory_folder(memory),
     }
     if clock == "virtual":
@@ -201,7 +226,11 @@ class _Guest:
     host; so the supervisor, which becomes their parent then, kills them one by one.
     """
 
+    running: ClassVar[set[_Guest]] = set()
+
     def __init__(self, arguments: list[str], variables: dict[str, str], control: Path) -> None:
+        self.stopped = False
+        self._alive = threading.Lock()
         self.tail: deque[str] = deque(maxlen=_TAIL)
         self._partial = {0: b"", 1: b""}
         self._alive_read, self._alive_write = os.pipe()
@@ -283,10 +312,17 @@ class _Guest:
         self.tail.extend(text for line in lines if (text := line.decode(errors="replace").strip()))
 
     def __enter__(self) -> _Guest:
+        self.running.add(self)
         return self
 
+    def end(self) -> None:
+        """Tell the supervisor to end what is still there."""
+        if self._alive.acquire(blocking=False):  # once
+            os.close(self._alive_write)
+
     def __exit__(self, *_: object) -> None:
-        os.close(self._alive_write)  # tells the supervisor to end what is still there
+        self.running.discard(self)
+        self.end()
         os.waitpid(self._pid, 0)
         for read, _write in self._outputs:
             os.close(read)

@@ -27,7 +27,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 CONFIG, SHIM = HERE / "kernel.config", HERE / "shim.c"
 SOURCES = Path("/usr/src")
-TOOLS = ("gcc", "make", "flex", "bison", "bc", "xz")
+TOOLS = ("gcc", "make", "flex", "bison", "bc", "xz", "bzip2")
 PACKAGED = Path("/usr/bin/linux.uml")
 """The distribution's own User Mode Linux (package user-mode-linux): without virtual time."""
 _OBJECTS = 1350  # about as many files are compiled
@@ -80,14 +80,15 @@ def recipe() -> str:
 def source() -> tuple[Path, str] | None:
     """The newest installed kernel source (package linux-source-*), and its version."""
     found = []
-    for path in SOURCES.glob("linux-source-*.tar.xz"):
-        numbers = re.fullmatch(r"linux-source-(\d+)\.(\d+)\.tar\.xz", path.name)
-        if numbers:
+    for path in SOURCES.glob("linux-source-*.tar.*"):
+        # Debian names minor versions (6.12) and packs with xz, Ubuntu has 6.8.0 and bz2.
+        numbers = re.fullmatch(r"linux-source-(\d+)\.(\d+)(\.\d+)?\.tar\.(xz|bz2)", path.name)
+        if numbers and path.is_file():
             found.append((int(numbers[1]), int(numbers[2]), path))
     if not found:
         return None
     *_, path = max(found)
-    package = path.name.removesuffix(".tar.xz")
+    package = _tree(path)
     version = subprocess.run(
         ["dpkg-query", "-W", "-f=${Version}", package], capture_output=True, text=True, check=False
     )
@@ -140,7 +141,9 @@ def build(quiet: bool = False) -> Kernel:
         return find()
     present = source()
     if present is None:
-        raise KernelError(f"no linux-source-*.tar.xz in {SOURCES}: run ./setup.sh --virtual")
+        raise KernelError(
+            f"no linux-source-*.tar.xz or .tar.bz2 in {SOURCES}: run ./setup.sh --virtual"
+        )
     _require(*TOOLS)
     _make_folder(cache())
     archive, version = present
@@ -158,6 +161,11 @@ def build(quiet: bool = False) -> Kernel:
         made.chmod(0o755)
         made.rename(final)
     return find()
+
+
+def _tree(archive: Path) -> str:
+    """The folder in an archive of the source, which is the package's name too."""
+    return archive.name.partition(".tar.")[0]
 
 
 def _name(version: str) -> str:
@@ -215,7 +223,7 @@ def _compile_kernel(archive: Path, work: Path, target: Path, quiet: bool) -> Non
     with Progress(console=Console(stderr=True), disable=quiet, transient=True) as progress:
         task = progress.add_task("unpacking the kernel", total=None)
         _run(["tar", "-C", str(work), "-xf", str(archive)], "unpacking")
-        tree = work / archive.name.removesuffix(".tar.xz")
+        tree = work / _tree(archive)
         make = ["make", "-C", str(tree), "ARCH=um", f"O={work / 'objects'}"]
         _run([*make, f"KCONFIG_ALLCONFIG={CONFIG}", "allnoconfig"], "the configuration")
         _check_configuration(work / "objects" / ".config")
