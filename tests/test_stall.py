@@ -108,8 +108,10 @@ def test_after_a_queue_the_least_rtt_stays() -> None:
         for n in range(50):
             path.answered(path.stamp(n * 0.1), 0, n * 0.1 + (0.05 if n < 20 else 0.6))
         held = [path.stamp(6.0 + n) for n in range(5)]
-        for n, stamp in enumerate(held):
+        path.answered(held[0], 0, 11.0)
+        last = path.stamp(11.0)
+        for n, stamp in enumerate(held[1:], 1):
             path.answered(stamp, 0, 11.0 + n * later / 5)
-        path.answered(path.stamp(11.0), 0, 11.0 + later)
+        path.answered(last, 0, 11.0 + later)
         assert path.rtt.minimum == pytest.approx(0.05) and path.rtt.long_queue
         assert path.rtt.latest == pytest.approx(later)
