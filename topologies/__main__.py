@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from terminal import message, program
+from terminal import message, program, stopping
 from terminal.arguments import Parser
 from terminal.text import visible
 from topologies import catalogue, openvswitch, profile_file, sandbox
@@ -72,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _ERRORS as error:
         message.error(error)
         return 2
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    except KeyboardInterrupt as stop:
+        return stopping.status(stop)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
 
-from terminal import message, program
+from terminal import message, program, stopping
 from terminal.arguments import Parser
 from topologies.doctor import report
 from topologies.doctor.examination import Examination
@@ -36,9 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         return _examine(quick=options.quick, as_json=options.json)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         message.note("Interrupted: nothing is left behind.")
-        return 128 + signal.SIGINT
+        return stopping.status(stop)
     except Exception as error:  # noqa: BLE001 - a doctor with a traceback helps nobody
         message.note(f"problem  doctor: it failed itself ({error or type(error).__name__})")
         return 1

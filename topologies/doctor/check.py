@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Literal, NoReturn, TypeVar, cast
 
+from terminal import stopping
 from topologies import sandbox
 
 Status = Literal["ok", "note", "problem"]
@@ -56,10 +57,8 @@ def in_sandbox(function: Callable[[], T], seconds: float = PATIENCE) -> T:
         try:
             with _time_limit(seconds):
                 return True, function()
-        except KeyboardInterrupt:
-            return False, 128 + signal.SIGINT
-        except SystemExit:
-            return False, 128 + signal.SIGTERM
+        except KeyboardInterrupt as stop:
+            return False, stopping.status(stop)
 
     finished, result = sandbox.call(main)
     if not finished:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from terminal import message, program
+from terminal import message, program, stopping
 from terminal.arguments import Parser
 from topologies.guest.boot import MEMORY, TIMES, GuestError, run
 from topologies.guest.kernel import KernelError
@@ -72,9 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (GuestError, KernelError) as error:
         message.error(error)
         return 125
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         message.note("Interrupted: the guest is ended.")
-        return 130
+        return stopping.status(stop)
     return result.status
 
 
