@@ -20,10 +20,11 @@ from analysis.pcap import report
 from analysis.pcap.both_ends import BothEnds, both_ends
 from analysis.pcap.byte_stream import order
 from analysis.pcap.datagram_flows import udp_flows
+from analysis.pcap.eloquent_datagrams import eloquent_connections
 from analysis.pcap.packet_table import Capture, read
 from analysis.pcap.quic_flows import quic_flows
 from analysis.pcap.tcp_flows import tcp_flows
-from analysis.pcap.token_streams import eloquent_connections, token_flows
+from analysis.pcap.token_streams import token_flows
 from analysis.stalls import THETA
 from terminal import message
 from terminal.arguments import Parser
