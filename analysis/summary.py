@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.special import stdtrit
 
 SUMMARY_COLUMNS = [
     *("scenario", "scheme", "run", "seed"),
@@ -167,6 +166,8 @@ def _number(value: float) -> float | None:
 
 
 def _t(n: int) -> float:
+    from scipy.special import stdtrit  # a third of a second, which captures need not wait for
+
     return float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2))
 
 

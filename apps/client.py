@@ -18,7 +18,6 @@ import errno
 import hashlib
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -26,6 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from apps import stacks
+from apps.answer_output import AnswerOutput, OutputLost
 from apps.service import complain, host, port_number
 from apps.stacks import Stack, StackError
 from eloquent import TextDecoder, Token
@@ -46,14 +46,6 @@ LEAVE = 1.0
 READER_LEFT = 128 + signal.SIGPIPE
 
 
-class OutputLost(Exception):
-    """The answer cannot be shown any more: its reader has left, or the disk is full."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(f"cannot write the answer: {error.strerror}")
-        self.reader_left = error.errno == errno.EPIPE
-
-
 class Screen:
     """Renders tokens and remembers when. Times are ``time.monotonic()`` seconds."""
 
@@ -72,36 +64,24 @@ class Screen:
         self.reason: str | None = None
         self.reached = False
         self.unreachable = ""
+        self.output = AnswerOutput()
         self._decoder = TextDecoder()
         self._digest = hashlib.sha256()
 
     def show(self, tokens: list[Token]) -> None:
         """Write the tokens; a character whose bytes are not all there yet is held back."""
         for token in tokens:
-            self._write(self._decoder.feed(token.data))
+            self.output.write(self._decoder.feed(token.data))
             self._digest.update(token.data)
             self.n_bytes.append(len(token.data))
             self.received_at.append(token.received_at)
             self.rendered_at.append(self.loop.time())
 
     def finish(self, reason: Reason | None) -> None:
-        self._write(self._decoder.finish() + "\n")
+        self.output.write(self._decoder.finish() + "\n")
         self.reason = reason.name.lower() if reason else None
         if reason is Reason.ERROR and self.error is None:
             self.error = "the server could not generate it; why is in its own messages"
-
-    def _write(self, text: str) -> None:
-        if sys.stdout is None:  # it was closed by who started us
-            return
-        rest = text.encode(sys.stdout.encoding, sys.stdout.errors or "strict")
-        try:
-            while rest:
-                try:
-                    rest = rest[os.write(sys.stdout.fileno(), rest) :]
-                except BlockingIOError:  # a terminal that some other program has left so
-                    select.select([], [sys.stdout], [])
-        except OSError as error:
-            raise OutputLost(error) from None
 
     def write_log(self, path: Path, scheme: str) -> None:
         record = {name: value for name, value in vars(self).items() if name in _LOGGED}
@@ -215,6 +195,7 @@ async def run(options: argparse.Namespace, prompt: bytes) -> int:
             await ask_udp(screen, options, prompt)
         else:
             await ask_stack(screen, stack, options, prompt)
+        await screen.output.drained()
     except OutputLost as lost:
         screen.error = str(lost)
         if lost.reader_left:

@@ -21,7 +21,8 @@ from scapy.utils import wrpcap
 
 from analysis.connections import Ports
 from analysis.delivery import deliveries
-from analysis.pcap.byte_stream import Kind, order
+from analysis.pcap.byte_stream import order
+from analysis.pcap.holes import Kind
 from analysis.pcap.packet_table import read
 from analysis.pcap.tcp_flows import tcp_flows
 from analysis.pcap.token_streams import read_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -144,6 +145,39 @@ def test_the_reader_of_the_output_leaves(scheme: str, tmp_path: Path) -> None:
         done = event(child, "done")
     assert done["how"] in ("cancelled", "lost")
     assert done["tokens"] < 200
+
+
+@pytest.mark.parametrize("scheme", ["eloquent", "tcp"])
+def test_a_reader_that_does_not_read_yet_loses_nothing(scheme: str, tmp_path: Path) -> None:
+    """As `| less` does: the pipe is full, and the answer arrives all the same."""
+    port = free_port()
+    option = "--stack" if scheme in STACKS else "--udp"
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    filled = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            filled += os.write(write_end, bytes(4096))
+    os.set_blocking(write_end, True)
+    with server(option, f"{scheme}:{port}", "--tokens", 20, cwd=tmp_path) as child:
+        event(child, "ready")
+        client = subprocess.Popen(
+            client_words(port, "--scheme", scheme, "--log", str(tmp_path / "log.json")),
+            stdout=write_end,
+            stderr=subprocess.PIPE,
+            env=bare(),
+        )
+        os.close(write_end)
+        assert event(child, "done")["tokens"] == 20
+        time.sleep(0.5)
+        reads_from = time.monotonic()
+        with open(read_end, "rb") as reader:
+            shown = reader.read()[filled:]
+        _, stderr = client.communicate(timeout=20)
+    assert (client.returncode, stderr) == (0, b"")
+    log = json.loads((tmp_path / "log.json").read_text())
+    assert max(log["received_at"]) < reads_from
+    assert len(shown) == sum(log["n_bytes"]) + 1  # and the newline at its end
 
 
 @pytest.mark.parametrize(

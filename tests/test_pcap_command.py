@@ -197,7 +197,23 @@ def test_mistakes_are_one_line_each(capture, tmp_path, capsys):
 def test_options_must_be_numbers(capture, option, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([option, str(capture)])
-    assert stopped.value.code == 2 and "no number of" in capsys.readouterr().err
+    captured = capsys.readouterr().err
+    assert stopped.value.code == 2 and captured.count("\n") == 1
+    assert option.split("=")[0] in captured and option.split("=")[1] in captured
+
+
+def test_theta_is_a_quantity_as_everywhere(capture, capsys):
+    assert main(["--json", "--theta=50ms", str(capture)]) == 0
+    with_unit = capsys.readouterr().out
+    assert main(["--json", "--theta=0.05", str(capture)]) == 0
+    assert capsys.readouterr().out == with_unit
+
+
+def test_a_name_with_a_line_break_stays_on_its_line(capture, capsys):
+    odd = capture.with_name("two\nlines\x1b[31m.pcap")
+    odd.write_bytes(capture.read_bytes())
+    assert main([str(odd)]) == 0
+    assert "two\\nlines\\x1b[31m.pcap: " in capsys.readouterr().out.splitlines()[0]
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "https", "-1", "443,8443"])

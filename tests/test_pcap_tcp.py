@@ -15,7 +15,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 from scapy.utils import wrpcap
 
-from analysis.pcap.byte_stream import Kind, order
+from analysis.pcap.byte_stream import order
+from analysis.pcap.holes import Kind
 from analysis.pcap.packet_table import read
 from analysis.pcap.tcp_flows import tcp_flows
 

@@ -14,8 +14,9 @@ from scapy.packet import Raw
 from scapy.utils import wrpcap
 
 from analysis.delivery import deliveries
+from analysis.pcap.eloquent_datagrams import eloquent_connections
 from analysis.pcap.packet_table import read
-from analysis.pcap.token_streams import eloquent_connections, read_tokens, token_flows
+from analysis.pcap.token_streams import read_tokens, token_flows
 from eloquent import records, wire
 
 MAC = "02:00:00:00:00:01"  # given, or scapy asks the network for it

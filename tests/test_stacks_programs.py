@@ -182,7 +182,8 @@ def test_a_prompt_that_the_source_cannot_answer_ends_at_once(name: str, tmp_path
     (port,) = free_ports(1)
     with server(tmp_path, "--stack", f"{name}:{port}", "--source", f"trace:{tmp_path}") as child:
         done = ask(name, port, tmp_path / "log.json")
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 1
+        assert done.stderr.count(b"\n") == 1 and b"could not generate it" in done.stderr
         assert json.loads((tmp_path / "log.json").read_text())["reason"] == "error"
         assert event(child, "done")["tokens"] == 0
         stderr = quit_server(child)

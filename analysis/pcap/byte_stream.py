@@ -1,12 +1,10 @@
 """One TCP direction after the other: which bytes are new, and when each could be read in order.
 
-All directions together by numpy; only those with holes are walked through packet by packet.
+All directions together by numpy; only from a hole until it is filled, packet by packet.
 """
 
 from __future__ import annotations
 
-import bisect
-import enum
 import itertools
 import math
 from typing import NamedTuple
@@ -17,32 +15,13 @@ import pandas as pd
 
 from analysis.headers import ACK, RST, SYN
 from analysis.pcap.bulk_headers import TCP
+from analysis.pcap.holes import Events, Kind, Walk, through_holes
 from analysis.pcap.mapped_file import Numbers
-
-REORDERING = 0.003
-"""A hole that fills within this many seconds was reordering, later a retransmission. The value is
-the one that Wireshark takes: a network reorders within a queue, a sender repeats after a round
-trip at the earliest."""
 
 # Room for the sequence numbers of one direction, so that directions can follow each other on one
 # axis: 2^43 bytes each, 2^19 directions at one time.
 _ROOM = 1 << 43
 _AT_ONCE = 1 << 19
-
-
-class Kind(enum.IntEnum):
-    """What a segment with data was."""
-
-    NEW = 0
-    """In order."""
-    AHEAD = 1
-    """Data before it was missing: it waits."""
-    REPEATED = 2
-    """All of it was seen before."""
-    REORDERED = 3
-    """Filled a hole within `REORDERING`."""
-    RESENT = 4
-    """Filled a hole later: repeated after a loss before the point of capture."""
 
 
 class Streams(NamedTuple):
@@ -96,7 +75,8 @@ def order(packets: pd.DataFrame) -> Streams:
             "kind": kind[data].astype(np.int8),
             "fresh": fresh[data],
             "delivered": np.where(fresh > 0, time, np.nan)[data],
-        }
+        },
+        copy=False,
     )
     acks = _Acks(packets, rows, flow, begins, first, start)
     return _with_holes(table, acks)
@@ -207,94 +187,23 @@ def _with_holes(table: pd.DataFrame, acks: _Acks) -> Streams:
         low, high = np.searchsorted(flow, (which, which + 1))
         part = slice(int(low), int(high))
         ack_rows, acked, ack_time = acks.of(which)
-        walk = _Walk()
+        walk = Walk()
         at = np.concatenate((row[part], ack_rows)).argsort(kind="stable")
-        data = high - low
-        starts = np.concatenate((start[part], np.full(len(acked), -1)))[at].tolist()
-        ends = np.concatenate((end[part], acked))[at].tolist()
-        times = np.concatenate((time[part], ack_time))[at].tolist()
-        kinds, news = [], []
-        for is_data, s, e, t in zip((at < data).tolist(), starts, ends, times, strict=True):
-            if is_data:
-                what, new = walk.add(s, e, t)
-                kinds.append(what)
-                news.append(new)
-            else:
-                walk.acknowledged(e, t)
-        kind[part], fresh[part] = kinds, news
-        front, since = np.array(walk.fronts, dtype=np.int64), np.array(walk.since)
+        events = Events(
+            at < high - low,
+            np.concatenate((start[part], np.full(len(acked), -1)))[at],
+            np.concatenate((end[part], acked))[at],
+            np.concatenate((time[part], ack_time))[at],
+        )
+        front, since = through_holes(events, walk, kind[part], fresh[part])
         fronts[which] = front, since
         place = np.searchsorted(front, end[part])
         ready = np.append(since, math.nan)[place]
         delivered[part] = np.where(fresh[part] > 0, np.maximum(ready, time[part]), np.nan)
-        blocked = walk.blocked + (times[-1] - walk.blocked_since if walk.waiting else 0.0)
+        last = float(events.time[-1])
+        blocked = walk.blocked + (last - walk.blocked_since if walk.waiting else 0.0)
         waits = sum(e - s for s, e, _ in walk.waiting)
         flows.append((which, blocked, walk.holes, walk.unseen, waits))
     table["kind"], table["fresh"], table["delivered"] = kind, fresh, delivered
     columns = ["flow", "blocked", "holes", "unseen", "open"]
     return Streams(table, pd.DataFrame(flows, columns=columns).set_index("flow"), fronts)
-
-
-class _Walk:
-    """One direction, segment by segment: what is here without a hole, and what waits."""
-
-    def __init__(self) -> None:
-        self.front = 0
-        self.waiting: list[tuple[int, int, float]] = []  # start, end, first arrival; not touching
-        self.fronts, self.since = [0], [-math.inf]
-        self.blocked, self.blocked_since, self.holes, self.unseen = 0.0, math.nan, 0, 0
-
-    def add(self, start: int, end: int, time: float) -> tuple[Kind, int]:
-        """A segment arrived: what it was, and how many of its bytes are new."""
-        if end <= self.front:
-            return Kind.REPEATED, 0
-        start = max(start, self.front)
-        if start == self.front and not self.waiting:  # the usual case, kept short
-            self._advance(end, time)
-            return Kind.NEW, end - start
-        low = bisect.bisect_left(self.waiting, start, key=lambda piece: piece[1])
-        high = bisect.bisect_right(self.waiting, end, key=lambda piece: piece[0])
-        touched = self.waiting[low:high]
-        fresh = (
-            end
-            - start
-            - sum(max(0, min(end, piece[1]) - max(start, piece[0])) for piece in touched)
-        )
-        if fresh == 0:
-            return Kind.REPEATED, 0
-        # Whatever waits beyond a hole has shown the hole; the first of it, first.
-        later = [piece[2] for piece in self.waiting[low:] if piece[0] > start]
-        kind = Kind.NEW if start == self.front else Kind.AHEAD
-        if later:
-            soon = time - min(later) <= REORDERING
-            kind = Kind.REORDERED if soon else Kind.RESENT
-        if start == self.front:
-            self._advance(end, time)
-        else:
-            if not self.waiting:
-                self.blocked_since = time
-                self.holes += 1
-            merged = (
-                min([start, *(piece[0] for piece in touched)]),
-                max([end, *(piece[1] for piece in touched)]),
-                min([time, *(piece[2] for piece in touched)]),
-            )
-            self.waiting[low:high] = [merged]
-        return kind, fresh
-
-    def acknowledged(self, end: int, time: float) -> None:
-        """The receiver has everything below `end`, whether the capture does or not."""
-        if self.waiting and end > self.front:
-            here = sum(min(e, end) - s for s, e, _ in self.waiting if s < end)
-            self.unseen += end - self.front - here
-            self._advance(end, time)
-
-    def _advance(self, end: int, time: float) -> None:
-        was_waiting = bool(self.waiting)
-        while self.waiting and self.waiting[0][0] <= end:
-            end = max(end, self.waiting.pop(0)[1])
-        self.front = end
-        self.fronts.append(end)
-        self.since.append(time)
-        if was_waiting and not self.waiting:
-            self.blocked += time - self.blocked_since

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,14 +19,17 @@ from analysis.pcap import report
 from analysis.pcap.both_ends import BothEnds, both_ends
 from analysis.pcap.byte_stream import order
 from analysis.pcap.datagram_flows import udp_flows
+from analysis.pcap.eloquent_datagrams import eloquent_connections
 from analysis.pcap.packet_table import Capture, read
 from analysis.pcap.quic_flows import quic_flows
 from analysis.pcap.tcp_flows import tcp_flows
-from analysis.pcap.token_streams import eloquent_connections, token_flows
+from analysis.pcap.token_streams import token_flows
 from analysis.stalls import THETA
 from terminal import message
 from terminal.arguments import Parser
 from terminal.console import standard_output
+from terminal.text import visible
+from topologies.quantities import TIME
 
 _EXAMPLES = """examples:
   python -m analysis pcap client.pcapng                   what happened to each flow
@@ -72,9 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--theta",
-        type=_seconds,
+        type=TIME.option(THETA),
         default=THETA,
-        help="gap in seconds beyond which the reader waits (default %(default)s)",
+        metavar="TIME",
+        help=f"gap beyond which the reader waits, as 200ms or 0.2 (default {TIME.show(THETA)})",
     )
     parser.add_argument(
         "--rows",
@@ -129,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.json:
             _print_json({"both_ends": _ends_as_json(captures, found)})
         else:
-            names = captures[0].name, captures[1].name
+            names = visible(captures[0].name), visible(captures[1].name)
             console.print(report.ends_table(found, names, rows))
             console.print(report.offset_line(found), soft_wrap=False)
     elif options.json and not options.both_ends:
@@ -163,7 +166,7 @@ def _need_packets(capture: Capture) -> None:
 def _show(console: Console, capture: Capture, flows: Flows, theta: float, rows: int) -> None:
     counts = capture.counts
     console.print(
-        f"{capture.name}: {counts.packets} packets, {counts.tcp} TCP, {counts.udp} UDP, "
+        f"{visible(capture.name)}: {counts.packets} packets, {counts.tcp} TCP, {counts.udp} UDP, "
         f"{counts.fragments} IP fragments, {counts.other} other"
         + (f": {counts.others}" if counts.others else ""),
         soft_wrap=False,
@@ -237,16 +240,6 @@ def _warnings_to_stderr() -> Iterator[list[str]]:
                     continue
                 said.append(str(warning.message))
                 message.warning(warning.message)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds >= 0")
-    return value
 
 
 def _port(text: str) -> int:

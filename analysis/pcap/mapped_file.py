@@ -87,7 +87,12 @@ class MappedFile:
 
 def gather(array: Bytes, at: Numbers, size: int) -> Bytes:
     """Shape (N, size): `size` bytes from each position. Beyond the end the last byte stands."""
-    return array.take(at[:, np.newaxis] + np.arange(size), mode="clip")
+    last = len(array) - size
+    if not len(at) or at.max() > last or at.min() < 0:
+        return array.take(at[:, np.newaxis] + np.arange(size), mode="clip")
+    # Overlapping items of that size, of which each is copied as a whole: several times faster.
+    windows = np.ndarray((last + 1,), f"V{size}", array.data, strides=(1,))
+    return windows[at].view(np.uint8).reshape(len(at), size)
 
 
 def number(block: Bytes, first: int, size: int, little: bool = False) -> Numbers:

@@ -158,17 +158,19 @@ def unknown_link(name: str, link: int) -> str:
 
 
 def _steps_in_words(steps: Steps) -> str:
+    # The pause at a step is not known: it was set back by as much more.
+    largest = f"{steps.largest:.6f}".rstrip("0").rstrip(".") + " s"
     if steps.disorder:
         return (
-            f"times run back {steps.number} times, by {steps.largest:.3g} s at most: the packets "
+            f"times run back {steps.number} times, by {largest} at most: the packets "
             "are in no order, and were sorted by time"
         )
     if steps.number == 1:
-        what = f"the clock was set back by {steps.largest:.3g} s after packet {steps.frames[0]}"
+        what = f"the clock was set back after packet {steps.frames[0]}, by {largest} or more"
     else:
         what = (
-            f"the clock was set back {steps.number} times, by {steps.largest:.3g} s at most, first "
-            f"after packet {steps.frames[0]}"
+            f"the clock was set back {steps.number} times, first after packet {steps.frames[0]}, "
+            f"most by {largest} or more"
         )
     return f"{what}: packets stay in the order of the file, and later times are moved on"
 

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.pcap.byte_stream import Kind, Streams
+from analysis.pcap.byte_stream import Streams
+from analysis.pcap.holes import Kind
 from analysis.pcap.packet_table import Capture, ends
 from analysis.pcap.tls_records import APPLICATION_DATA, looks_like, pieces, records
 from analysis.stalls import THETA, metrics

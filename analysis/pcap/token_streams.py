@@ -7,7 +7,6 @@ connections that can hold records, are looked into. Tests hold the two against e
 from __future__ import annotations
 
 import math
-import zlib
 from typing import Any
 
 import numpy as np
@@ -20,20 +19,16 @@ from analysis.delivery import (
     TOKEN_COLUMNS,
     Deliveries,
 )
-from analysis.pcap.bulk_headers import TCP, UDP
-from analysis.pcap.mapped_file import Bytes, Numbers, gather, number
+from analysis.pcap.bulk_headers import TCP
+from analysis.pcap.eloquent_datagrams import candidates, contents, that_matter
+from analysis.pcap.mapped_file import Numbers, gather, number
 from analysis.pcap.packet_table import Capture, ends
 from analysis.reassembly import END_MARK, MAX_RECORD, TokenOrder
 from analysis.record_stream import CERTAIN, RecordStream
 from analysis.stalls import THETA, metrics
-from eloquent import wire
 
 MEASURES = ("duration", "stall_ratio", "gap_share", "gap_p50", "gap_p95", "gap_p99", "ttft")
 """Columns of `token_flows` from `analysis.stalls`."""
-
-_LEAST_DATAGRAM = wire.HEADER_SIZE + wire.CRC_SIZE
-_LOOKED_AT = 4
-_ENDS = (0, *(int(reason) for reason in wire.Reason))
 
 
 def token_flows(capture: Capture, theta: float = THETA) -> pd.DataFrame:
@@ -127,27 +122,18 @@ class _Answer:
 
 
 def _eloquent(capture: Capture) -> list[_Answer]:
-    rows, head = _candidates(capture)
+    found = that_matter(capture, candidates(capture))
     packets, connections = capture.packets, capture.connections
     connection = packets["connection"].to_numpy()
     to_server = packets["to_server"].to_numpy()
-    server = head[:, 1] & wire.FROM_SERVER > 0
-    columns: list[Any] = [
-        packets["time"].to_numpy()[rows].tolist(),
-        np.ascontiguousarray(head[:, 2:10]).view(">u8")[:, 0].tolist(),
-        server.tolist(),
-        (server & (head[:, 1] & 15 == wire.Kind.DATA)).tolist(),
-    ]
+    columns: list[Any] = [column.tolist() for column in found]
+    columns.append(packets["time"].to_numpy()[found.rows].tolist())
     answers: dict[int, _Answer] = {}
-    whole = zip(*columns, capture.contents(rows), strict=True)
-    for time, stream, from_server, is_data, (row, content) in whole:
+    whole = zip(*columns, contents(capture, found), strict=True)
+    for row, stream, from_server, is_data, time, content in whole:
+        if content is None:
+            continue
         answer = answers.get(stream)
-        # Of everything but tokens only the first datagram matters: when the client asked.
-        if not is_data and answer is not None and (from_server or answer.has_asked):
-            continue
-        data = _tokens(bytes(content))
-        if data is None:
-            continue
         if answer is None:
             swapped = bool(to_server[row]) == from_server
             port = int(connections["cport" if swapped else "sport"][connection[row]])
@@ -157,73 +143,14 @@ def _eloquent(capture: Capture) -> list[_Answer]:
         if not from_server:
             answer.asked(time)
         elif is_data:
-            first, sizes, end = data
+            first, sizes, end = content
             answer.packets += 1
             answer.carried += len(sizes)
-            old = min(max(0, len(answer.order.rendered_at) - first), len(sizes))
-            answer.order.add(first + old, sizes[old:], time)
+            old = len(answer.order.rendered_at) - first
+            answer.order.add(max(first, first + old), sizes[old:] if old > 0 else sizes, time)
             if end:
                 answer.order.end(first + len(sizes), end)
     return list(answers.values())
-
-
-def eloquent_connections(capture: Capture) -> Numbers:
-    """The connections with an Eloquent datagram among their first that may be one."""
-    rows, _ = _candidates(capture)
-    connection = capture.packets["connection"].to_numpy()[rows]
-    rows = rows[(pd.Series(connection).groupby(connection).cumcount() < _LOOKED_AT).to_numpy()]
-    good = [row for row, content in capture.contents(rows) if _tokens(bytes(content)) is not None]
-    return np.unique(capture.packets["connection"].to_numpy()[good]).astype(np.int64)
-
-
-def _candidates(capture: Capture) -> tuple[Numbers, Bytes]:
-    """Packets that can be Eloquent by size, version and kind, and their headers."""
-    packets = capture.packets
-    length, captured = packets["length"].to_numpy(), packets["captured"].to_numpy()
-    rows = np.flatnonzero(
-        (packets["protocol"].to_numpy() == UDP)
-        & (length >= _LEAST_DATAGRAM)
-        & (length <= wire.MAX_DATAGRAM)
-        & (captured == length)
-    )
-    array, payload = capture.bytes.array, packets["payload"].to_numpy()
-    kinds = [int(kind) for kind in wire.Kind]
-    start = gather(array, payload[rows], 2)
-    like = start[:, 0] == wire.VERSION
-    like &= np.isin(start[:, 1] & ~np.uint8(wire.FROM_SERVER), kinds)
-    rows = rows[like]
-    head = gather(array, payload[rows], wire.HEADER_SIZE)
-    capture.bytes.release()
-    return rows, head
-
-
-def _tokens(content: bytes) -> tuple[int, list[int], int] | None:
-    """First index, sizes and end of a DATA; (0, [], 0) for other messages, None if malformed."""
-    body = len(content) - wire.CRC_SIZE
-    at = wire.HEADER_SIZE + (wire.INSTANCE_SIZE if content[1] & wire.FROM_SERVER else 0)
-    whole = body >= at + 3 and zlib.crc32(content[:body]) == int.from_bytes(content[body:], "big")
-    if whole and content[1] & 15 == wire.Kind.DATA:
-        # The usual case, several times faster than to decode: few short tokens.
-        first, at = content[at], at + 1
-        shortest = first < 128
-        if 64 <= first < 128:
-            first, at = (first & 63) << 8 | content[at], at + 1
-            shortest = first >= 64
-        count, at = content[at], at + 1
-        sizes: list[int] = []
-        while len(sizes) < count and at < body and content[at] < 64:
-            sizes.append(content[at])
-            at += 1 + content[at]
-        whole = 0 < len(sizes) == count < 64 and at == body - 1
-        if shortest and whole and content[at] in _ENDS:
-            return first, sizes, content[at]
-    try:
-        message = wire.decode(content)
-    except wire.MalformedDatagram:
-        return None
-    if not isinstance(message, wire.Data):
-        return 0, [], 0
-    return message.first, [len(token) for token in message.tokens], int(message.end or 0)
 
 
 def _records(capture: Capture) -> list[_Answer]:
