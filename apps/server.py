@@ -77,26 +77,25 @@ class TokenServer:
         log = self._new_log(scheme, prompt)
         log.congestion_control = control
         answer = self._generate(log)
-        how = "lost"
         try:
             yield answer
-            how = answer.how
+            answer.how = answer.how or "finished"
         finally:
             answer.stop()
             if not self.closing:
-                self._done(log, how)
+                self._done(log, answer.how or "lost")
 
     async def answer_udp(self, prompt: bytes, reply: Reply, scheme: str) -> None:
         endpoint = self.endpoints[scheme]
         with self.answering(scheme, prompt) as answer:
-            with endpoint.watching(reply, answer.log):
+            try:
                 async for token in answer:
-                    await reply.send(token)
-                    if reply.cancelled:
-                        answer.stop()
+                    await endpoint.send(token, reply, answer.log)
                 reply.finish(answer.reason)
                 await endpoint.all_sent(reply, answer.log)
-            answer.how = reply.stream.ended or "finished"
+            finally:  # where the reader leaves, this task is cancelled
+                endpoint.forget(reply)
+                answer.how = reply.stream.ended
 
     def _new_log(self, scheme: str, prompt: bytes) -> AnswerLog:
         text = prompt.decode("utf-8", errors="replace")
@@ -160,26 +159,29 @@ class LoggedEndpoint(ServerEndpoint):
 
     def __init__(self, core: Server, server: TokenServer, scheme: str) -> None:
         super().__init__(core, lambda prompt, reply: server.answer_udp(prompt, reply, scheme))
-        self._watched: list[tuple[Reply, AnswerLog]] = []
+        self._unsent: dict[Reply, AnswerLog] = {}
 
-    @contextlib.contextmanager
-    def watching(self, reply: Reply, log: AnswerLog) -> Iterator[None]:
-        self._watched.append((reply, log))
-        try:
-            yield
-        finally:
-            self._watched.remove((reply, log))
+    async def send(self, token: bytes, reply: Reply, log: AnswerLog) -> None:
+        """``reply.send``, noted."""
+        self._unsent[reply] = log
+        await reply.send(token)
+
+    def forget(self, reply: Reply) -> None:
+        """Note nothing more of it."""
+        self._unsent.pop(reply, None)
 
     def pump(self) -> None:
         super().pump()
-        for reply, log in self._watched:
+        for reply, log in list(self._unsent.items()):
             missing = reply.stream.tokens_sent - len(log.sent_at)
             log.sent_at += [self.loop.time()] * missing
+            if len(log.sent_at) == len(log.tokens):
+                del self._unsent[reply]
 
     async def all_sent(self, reply: Reply, log: AnswerLog) -> None:
         """Wait until every token has left once, or the stream has ended."""
         while not reply.cancelled and len(log.sent_at) < len(log.tokens):
-            await self.progress()
+            await reply.progress()
 
 
 async def serve(options: argparse.Namespace, source: Source) -> int:

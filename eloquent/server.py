@@ -221,10 +221,11 @@ class Server:
     def _new_path(self) -> Path:
         return Path(validated=False, salt=self._random_bits(32))
 
-    def receive(self, datagram: bytes, address: Address, now: float) -> None:
+    def receive(self, datagram: bytes, address: Address, now: float) -> Stream | None:
         """Take one datagram from ``address`` (any hashable value, returned by ``datagrams``).
 
-        Never raises for bad input: what is malformed or foreign is counted in ``malformed``.
+        Returns the stream that it belongs to, if that lives: it may have more room now. Never
+        raises for bad input: what is malformed or foreign is counted in ``malformed``.
         """
         try:
             message = decode(datagram)
@@ -232,15 +233,15 @@ class Server:
                 raise MalformedDatagram("from another server")
             stream = self._streams.get(message.stream_id) or self._open(message, address, now)
             if stream is None:
-                return
+                return None
             if isinstance(message, Cancel):
                 self._refuse(message, address, CancelReason.READER)
                 self._end(stream, "cancelled")
-                return
+                return None
             prompt = stream._receive(message, len(datagram), address, now)
         except MalformedDatagram:
             self.malformed += 1
-            return
+            return None
         if prompt is not None:
             self._events.append(Asked(stream, prompt))
         self._touch(stream)
@@ -256,6 +257,7 @@ class Server:
         if refusal is not None:
             self._refuse(message, address, refusal)
             self._end(stream, "lost")
+        return stream if stream.ended is None else None
 
     def _open(self, message: Message, address: Address, now: float) -> Stream | None:
         if isinstance(message, Cancel):

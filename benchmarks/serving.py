@@ -1,0 +1,132 @@
+"""What a server on asyncio costs: CPU for each token, and for a datagram beside waiting handlers.
+
+python -m benchmarks.serving [SECONDS]
+
+Streams of 30 tokens/s on loopback, the server in a process of its own; its CPU time counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+
+from eloquent import Client, aio
+from eloquent.udp import Address
+from eloquent.wire import Ack, encode
+from terminal import message, program
+
+_USAGE = "python -m benchmarks.serving [SECONDS]"
+HOST = "127.0.0.1"
+RATE = 30.0
+STREAMS = (100, 300)
+WAITING = (10, 300, 1000)
+DATAGRAMS = 500
+
+
+async def _speak(prompt: bytes, reply: aio.Reply) -> None:
+    """As many tokens as the prompt says, at RATE."""
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    for number in range(int(prompt)):
+        await reply.send(b" word")
+        await asyncio.sleep(start + (number + 1) / RATE - loop.time())
+
+
+async def _serve() -> None:
+    """Print the port; at each line of input the CPU time (s) so far."""
+    server = await aio.serve(_speak, HOST, 0)
+    print(server.address[1], flush=True)
+    loop = asyncio.get_running_loop()
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        print(time.process_time(), flush=True)
+    server.close()
+
+
+async def _read(port: int, streams: int, tokens: int) -> float:
+    """Ask so many at once; returns the mean delay (s) of a token beyond the pace of the first."""
+    delays: list[float] = []
+
+    async def one(number: int) -> None:
+        await asyncio.sleep(number / streams / RATE)  # their tokens do not come together
+        times = [t.received_at async for t in aio.ask(b"%d" % tokens, HOST, port)]
+        delays.extend(at - times[0] - index / RATE for index, at in enumerate(times))
+
+    await asyncio.gather(*(one(number) for number in range(streams)))
+    return sum(delays) / len(delays)
+
+
+def cost(streams: int, seconds: float) -> tuple[float, float]:
+    """CPU time (s) of the server for each token, and the mean delay (s) of a token."""
+    tokens = int(seconds * RATE)
+    command = [sys.executable, "-m", "benchmarks.serving", "serve"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None and server.stdout is not None
+        port = int(server.stdout.readline())
+        used = []
+        delay = 0.0
+        for _ in range(2):
+            server.stdin.write("\n")
+            server.stdin.flush()
+            used.append(float(server.stdout.readline()))
+            if len(used) == 1:
+                delay = asyncio.run(_read(port, streams, tokens))
+        server.stdin.close()
+    return (used[1] - used[0]) / (streams * tokens), delay
+
+
+async def _herd(waiting: int) -> float:
+    """Wall time (s) for each datagram that comes while so many handlers wait for their readers."""
+
+    async def flood(prompt: bytes, reply: aio.Reply) -> None:
+        while True:  # the window is full soon
+            await reply.send(b"x" * 1000)
+
+    server = await aio.serve(flood, HOST, 0)
+    clients: list[Client] = []
+    try:
+        for number in range(waiting):
+            address = Address((HOST, 1 + number))
+            client = Client(b"?", server.loop.time())
+            clients.append(client)
+            for datagram in client.datagrams(server.loop.time()):
+                server._received([(datagram, address)])
+        await asyncio.sleep(0.5)
+        head = clients[0].stream_id, 1, False
+        ping = encode(Ack(*head, 0, 0, asks=True))
+        start = time.perf_counter()
+        for _ in range(DATAGRAMS):
+            server._received([(ping, Address((HOST, 1)))])
+            await asyncio.sleep(0)  # who was woken runs
+            await asyncio.sleep(0)
+        return (time.perf_counter() - start) / DATAGRAMS
+    finally:
+        server.close()
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    if arguments == ["serve"]:
+        asyncio.run(_serve())
+        return 0
+    try:
+        (seconds,) = map(float, arguments or ["10"])
+    except ValueError:
+        message.error(f"usage: {_USAGE}")
+        return 2
+    for streams in STREAMS:
+        used, delay = cost(streams, seconds)
+        print(
+            f"{streams} streams: {used * 1e6:.0f} us a token, {delay * 1e3:.1f} ms late on average"
+        )
+    for waiting in WAITING:
+        each = asyncio.run(_herd(waiting))
+        print(f"{waiting} handlers wait: {each * 1e3:.3f} ms a datagram")
+    return 0
+
+
+if __name__ == "__main__":
+    program.run(main)
