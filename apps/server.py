@@ -39,6 +39,7 @@ from apps.sources import Source, SourceError, open_source
 from apps.stacks import Stack, StackError
 from eloquent import Server
 from eloquent.aio import Reply, ServerEndpoint
+from eloquent.server import MAX_STREAMS
 from terminal import program
 from terminal.arguments import Parser
 
@@ -46,9 +47,16 @@ from terminal.arguments import Parser
 class TokenServer:
     """Serves one source to all schemes and stacks, and logs every token if there is a folder."""
 
-    def __init__(self, source: Source, max_tokens: int, log_dir: Path | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        max_tokens: int,
+        log_dir: Path | None,
+        max_streams: int = MAX_STREAMS,
+    ) -> None:
         self.source = source
         self.max_tokens = max_tokens
+        self.max_streams = max_streams
         self.log_dir = log_dir
         self.endpoints: dict[str, LoggedEndpoint] = {}
         self.stacks: dict[str, Stack] = {}
@@ -57,7 +65,7 @@ class TokenServer:
 
     async def open_udp(self, host: str, scheme: str, port: int) -> None:
         """Listen for one scheme. Raises OSError (port taken) and ValueError (unknown scheme)."""
-        endpoint = LoggedEndpoint(Server(scheme), self, scheme)
+        endpoint = LoggedEndpoint(Server(scheme, max_streams=self.max_streams), self, scheme)
         await endpoint.open(host, port)
         self.endpoints[scheme] = endpoint
 
@@ -187,7 +195,7 @@ class LoggedEndpoint(ServerEndpoint):
 async def serve(options: argparse.Namespace, source: Source) -> int:
     """Run until a signal or, with ``--commands``, ``quit``. Returns the exit status."""
     asyncio.get_running_loop().set_exception_handler(failed)
-    server = TokenServer(source, options.tokens, options.log_dir)
+    server = TokenServer(source, options.tokens, options.log_dir, options.max_streams)
     with contextlib.closing(server):
         await _listen(server, options)
         stopped = stop_signals()
@@ -267,7 +275,7 @@ def _scheme_port(text: str) -> tuple[str, int]:
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens: 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number: 1 or more")
     return int(text)
 
 
@@ -319,6 +327,13 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--threads", type=int, help="CPU threads of the model")
     parser.add_argument("--tokens", type=_count, default=120, help="longest answer (%(default)s)")
+    parser.add_argument(
+        "--max-streams",
+        type=_count,
+        default=MAX_STREAMS,
+        metavar="N",
+        help="most answers at a time on each --udp port; more readers are told busy (%(default)s)",
+    )
     parser.add_argument(
         "--log-dir", type=Path, help="log every answer in this folder, which is made (none)"
     )
