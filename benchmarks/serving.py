@@ -1,6 +1,6 @@
 """What a server on asyncio costs: CPU for each token, and for a datagram beside waiting handlers.
 
-python -m benchmarks.serving [SECONDS]
+    python -m benchmarks.serving --seconds 10s
 
 Streams of 30 tokens/s on loopback, the server in a process of its own; its CPU time counts.
 """
@@ -12,12 +12,14 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from eloquent import Client, aio, udp
 from eloquent.wire import Ack, decode, encode
-from terminal import message, program
+from terminal import program
+from terminal.arguments import Parser
+from topologies.quantities import TIME
 
-_USAGE = "python -m benchmarks.serving [SECONDS]"
 HOST = "127.0.0.1"
 RATE = 30.0
 STREAMS = (100, 300)
@@ -59,10 +61,14 @@ async def _read(port: int, streams: int, tokens: int) -> float:
 
 def cost(streams: int, seconds: float) -> tuple[float, float]:
     """CPU time (s) of the server for each token, and the mean delay (s) of a token."""
-    tokens = int(seconds * RATE)
+    tokens = max(1, round(seconds * RATE))
     command = [sys.executable, "-m", "benchmarks.serving", "serve"]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=Path(__file__).parent.parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as server:
         assert server.stdin is not None and server.stdout is not None
         port = int(server.stdout.readline())
@@ -115,20 +121,26 @@ async def _herd(waiting: int) -> float:
 
 
 def main() -> int:
-    arguments = sys.argv[1:]
-    if arguments == ["serve"]:
+    if sys.argv[1:] == ["serve"]:  # the other process
         asyncio.run(_serve())
         return 0
-    try:
-        (seconds,) = map(float, arguments or ["10"])
-    except ValueError:
-        message.error(f"usage: {_USAGE}")
-        return 2
+    parser = Parser(
+        prog="python -m benchmarks.serving",
+        description="Measure what a server on asyncio costs: CPU for a token, and for a datagram.",
+        epilog="examples:\n  python -m benchmarks.serving --seconds 30s",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=TIME.option(600.0),
+        default=10.0,
+        metavar="TIME",
+        help="how long each stream takes (%(default)g s)",
+    )
+    seconds = parser.parse_args().seconds
     for streams in STREAMS:
         used, delay = cost(streams, seconds)
-        print(
-            f"{streams} streams: {used * 1e6:.0f} us a token, {delay * 1e3:.1f} ms late on average"
-        )
+        late = f"{delay * 1e3:.1f} ms behind the pace of the first"
+        print(f"{streams} streams: {used * 1e6:.0f} us a token, {late}")
     for waiting in WAITING:
         each = asyncio.run(_herd(waiting))
         print(f"{waiting} handlers wait: {each * 1e3:.3f} ms a datagram")
