@@ -138,8 +138,8 @@ class Answer:
     ) -> None:
         self.log = log
         self.reason = Reason.ERROR
-        #: What became of it, for who reads the server's events.
-        self.how = "finished"
+        #: What became of it, for who reads the server's events; None: not known yet.
+        self.how: str | None = None
         self._generation = generation
         self._on_first = on_first
         self._loop = asyncio.get_running_loop()

@@ -80,8 +80,7 @@ class Screen:
     def finish(self, reason: Reason | None) -> None:
         self.output.write(self._decoder.finish() + "\n")
         self.reason = reason.name.lower() if reason else None
-        if reason is Reason.ERROR and self.error is None:
-            self.error = "the server could not generate it; why is in its own messages"
+        self.error = self.error or _BROKEN.get(reason)
 
     def write_log(self, path: Path, scheme: str) -> None:
         record = {name: value for name, value in vars(self).items() if name in _LOGGED}
@@ -95,6 +94,12 @@ class Screen:
             return f"{line}; the port seems closed: is a server running there?"
         return f"{line}; the system says: {self.unreachable}" if self.unreachable else line
 
+
+#: Ends of an answer that is not whole, and what is said of them.
+_BROKEN: dict[Reason | None, str] = {
+    Reason.ERROR: "the server could not generate it; why is in its own messages",
+    Reason.CANCELLED: "the server stopped it",
+}
 
 _LOGGED = {
     "asked_at",

@@ -39,6 +39,7 @@ from apps.sources import Source, SourceError, open_source
 from apps.stacks import Stack, StackError
 from eloquent import Server
 from eloquent.aio import Reply, ServerEndpoint
+from eloquent.server import MAX_STREAMS
 from terminal import program
 from terminal.arguments import Parser
 
@@ -46,9 +47,16 @@ from terminal.arguments import Parser
 class TokenServer:
     """Serves one source to all schemes and stacks, and logs every token if there is a folder."""
 
-    def __init__(self, source: Source, max_tokens: int, log_dir: Path | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        max_tokens: int,
+        log_dir: Path | None,
+        max_streams: int = MAX_STREAMS,
+    ) -> None:
         self.source = source
         self.max_tokens = max_tokens
+        self.max_streams = max_streams
         self.log_dir = log_dir
         self.endpoints: dict[str, LoggedEndpoint] = {}
         self.stacks: dict[str, Stack] = {}
@@ -57,7 +65,7 @@ class TokenServer:
 
     async def open_udp(self, host: str, scheme: str, port: int) -> None:
         """Listen for one scheme. Raises OSError (port taken) and ValueError (unknown scheme)."""
-        endpoint = LoggedEndpoint(Server(scheme), self, scheme)
+        endpoint = LoggedEndpoint(Server(scheme, max_streams=self.max_streams), self, scheme)
         await endpoint.open(host, port)
         self.endpoints[scheme] = endpoint
 
@@ -77,26 +85,25 @@ class TokenServer:
         log = self._new_log(scheme, prompt)
         log.congestion_control = control
         answer = self._generate(log)
-        how = "lost"
         try:
             yield answer
-            how = answer.how
+            answer.how = answer.how or "finished"
         finally:
             answer.stop()
             if not self.closing:
-                self._done(log, how)
+                self._done(log, answer.how or "lost")
 
     async def answer_udp(self, prompt: bytes, reply: Reply, scheme: str) -> None:
         endpoint = self.endpoints[scheme]
         with self.answering(scheme, prompt) as answer:
-            with endpoint.watching(reply, answer.log):
+            try:
                 async for token in answer:
-                    await reply.send(token)
-                    if reply.cancelled:
-                        answer.stop()
+                    await endpoint.send(token, reply, answer.log)
                 reply.finish(answer.reason)
                 await endpoint.all_sent(reply, answer.log)
-            answer.how = reply.stream.ended or "finished"
+            finally:  # where the reader leaves, this task is cancelled
+                endpoint.forget(reply)
+                answer.how = reply.stream.ended
 
     def _new_log(self, scheme: str, prompt: bytes) -> AnswerLog:
         text = prompt.decode("utf-8", errors="replace")
@@ -160,32 +167,35 @@ class LoggedEndpoint(ServerEndpoint):
 
     def __init__(self, core: Server, server: TokenServer, scheme: str) -> None:
         super().__init__(core, lambda prompt, reply: server.answer_udp(prompt, reply, scheme))
-        self._watched: list[tuple[Reply, AnswerLog]] = []
+        self._unsent: dict[Reply, AnswerLog] = {}
 
-    @contextlib.contextmanager
-    def watching(self, reply: Reply, log: AnswerLog) -> Iterator[None]:
-        self._watched.append((reply, log))
-        try:
-            yield
-        finally:
-            self._watched.remove((reply, log))
+    async def send(self, token: bytes, reply: Reply, log: AnswerLog) -> None:
+        """``reply.send``, noted."""
+        self._unsent[reply] = log
+        await reply.send(token)
+
+    def forget(self, reply: Reply) -> None:
+        """Note nothing more of it."""
+        self._unsent.pop(reply, None)
 
     def pump(self) -> None:
         super().pump()
-        for reply, log in self._watched:
+        for reply, log in list(self._unsent.items()):
             missing = reply.stream.tokens_sent - len(log.sent_at)
             log.sent_at += [self.loop.time()] * missing
+            if len(log.sent_at) == len(log.tokens):
+                del self._unsent[reply]
 
     async def all_sent(self, reply: Reply, log: AnswerLog) -> None:
         """Wait until every token has left once, or the stream has ended."""
         while not reply.cancelled and len(log.sent_at) < len(log.tokens):
-            await self.progress()
+            await reply.progress()
 
 
 async def serve(options: argparse.Namespace, source: Source) -> int:
     """Run until a signal or, with ``--commands``, ``quit``. Returns the exit status."""
     asyncio.get_running_loop().set_exception_handler(failed)
-    server = TokenServer(source, options.tokens, options.log_dir)
+    server = TokenServer(source, options.tokens, options.log_dir, options.max_streams)
     with contextlib.closing(server):
         await _listen(server, options)
         stopped = stop_signals()
@@ -265,7 +275,7 @@ def _scheme_port(text: str) -> tuple[str, int]:
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens: 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number: 1 or more")
     return int(text)
 
 
@@ -317,6 +327,13 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--threads", type=int, help="CPU threads of the model")
     parser.add_argument("--tokens", type=_count, default=120, help="longest answer (%(default)s)")
+    parser.add_argument(
+        "--max-streams",
+        type=_count,
+        default=MAX_STREAMS,
+        metavar="N",
+        help="most answers at a time on each --udp port; more readers are told busy (%(default)s)",
+    )
     parser.add_argument(
         "--log-dir", type=Path, help="log every answer in this folder, which is made (none)"
     )

@@ -1,7 +1,7 @@
 """Eloquent on asyncio: ``serve`` answers prompts over UDP, ``ask`` iterates over an answer.
 
-With ``endpoint`` and ``udp`` the only modules of the library that touch sockets and clocks. Both
-ends are thin shells around ``Server`` and ``Client``; the time is the loop's, which is
+With ``endpoint``, ``replies`` and ``udp`` the only modules of the library that touch sockets and
+clocks. Both ends are thin shells around ``Server`` and ``Client``; the time is the loop's, which is
 ``time.monotonic``.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, cast
 
 from . import udp
@@ -17,61 +17,48 @@ from .attempts import Attempts
 from .client import Client
 from .endpoint import Endpoint, Groups, Transported
 from .receiver import Token
-from .server import Asked, Server, Stream
+from .replies import Handler, Handlers, ReaderGone, Reply
+from .server import MAX_STREAMS, Asked, Server
 from .udp import Address, UdpSocket
-from .wire import MAX_TOKEN, Reason
+from .wire import Reason
+
+__all__ = [
+    "AnswerLost",
+    "ClientEndpoint",
+    "Handler",
+    "ReaderGone",
+    "Reply",
+    "ServerEndpoint",
+    "ask",
+    "connect",
+    "serve",
+]
+
+#: Ends of an answer that is not whole, and what is said of them.
+_BROKEN: dict[Reason | None, str] = {
+    Reason.ERROR: "the server could not generate the rest",
+    Reason.CANCELLED: "the server stopped it",
+}
 
 
 class AnswerLost(ConnectionError):
-    """The answer will not be complete: the server refused, or nothing was heard for 60 s."""
-
-
-class Reply:
-    """What a handler writes its answer to."""
-
-    def __init__(self, endpoint: ServerEndpoint, stream: Stream) -> None:
-        self.stream = stream
-        self._endpoint = endpoint
-
-    @property
-    def cancelled(self) -> bool:
-        """The reader has gone: nothing more needs to be generated."""
-        return self.stream.ended is not None
-
-    async def send(self, token: bytes) -> None:
-        """Send one token; waits while the client is far behind. Longer than 1024 B is cut."""
-        if self.cancelled:  # a handler that does not look must not keep the loop for itself
-            await asyncio.sleep(0)
-        for start in range(0, len(token) or 1, MAX_TOKEN):
-            part = token[start : start + MAX_TOKEN]
-            while not self.cancelled and self.stream.room() < len(part):
-                await self._endpoint.progress()
-            self.stream.push(part, self._endpoint.loop.time())
-            # A step of a model with speculative decoding gives several tokens at once.
-            self._endpoint.pump_soon()
-
-    def finish(self, reason: Reason = Reason.STOP) -> None:
-        """The answer is complete."""
-        self.stream.finish(reason, self._endpoint.loop.time())
-        self._endpoint.pump()
-
-
-Handler = Callable[[bytes, Reply], Awaitable[None]]
+    """The answer will not be complete: the server refused, failed, or was not heard for 60 s."""
 
 
 class ServerEndpoint(Endpoint):
     """A server's socket; ``handler`` is called in a task of its own for each prompt.
 
-    A handler that raises ends its answer; the error goes to the loop's exception handler.
+    The task is cancelled when its reader has gone (see ``Handlers``). Where a handler raises, its
+    answer ends with ``Reason.ERROR`` after what it sent, and the error goes to the loop's exception
+    handler; if it is cancelled by somebody else, with ``Reason.CANCELLED``.
     """
 
     core: Server
 
     def __init__(self, server: Server, handler: Handler) -> None:
         super().__init__(server)
-        self._handler = handler
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._progress = asyncio.Event()
+        #: The handlers that run.
+        self.handlers = Handlers(handler, self, server)
         #: Where it listens, after ``open``: host and port, of IPv6 two numbers more.
         self.address: tuple[Any, ...] = ()
 
@@ -87,37 +74,18 @@ class ServerEndpoint(Endpoint):
     def _received(self, arrived: list[tuple[bytes, Address]]) -> None:
         self.datagrams_received += len(arrived)
         for data, address in arrived:
-            self.core.receive(data, address, self.loop.time())
+            stream = self.core.receive(data, address, self.loop.time())
+            if stream is not None:
+                self.handlers.heard(stream)
         self.pump()
-        self._progress.set()
 
     def pump(self) -> None:
         super().pump()
         for event in self.core.events():
             if isinstance(event, Asked):
-                task = self.loop.create_task(self._answer(event.prompt, Reply(self, event.stream)))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self.handlers.start(event.stream, event.prompt)
             else:
-                self._progress.set()
-
-    async def _answer(self, prompt: bytes, reply: Reply) -> None:
-        try:
-            await self._handler(prompt, reply)
-        except BaseException as error:  # a cancelled task as well
-            # The reader must not wait for an answer that cannot come; one that is whole may leave.
-            if not reply.stream.finished:
-                self.core.cancel(reply.stream, self.loop.time())
-                self.pump()
-            if not isinstance(error, Exception):
-                raise
-            # At once and once: as the result of a task nobody would see it before the task dies.
-            self.loop.call_exception_handler(
-                {"message": "a handler could not answer its prompt", "exception": error}
-            )
-            return
-        if reply.stream.ended is None and not reply.stream.finished:
-            reply.finish()
+                self.handlers.ended(event.stream)
 
     def _due(self, now: float) -> Groups:
         return cast(Groups, self.core.departures(now))
@@ -126,26 +94,28 @@ class ServerEndpoint(Endpoint):
         """Tell every client, end the handlers, close the socket."""
         self.core.cancel_all(self.loop.time())
         self.pump()
-        for task in self._tasks:
-            task.cancel()
+        self.handlers.close()
         super().close()
-
-    async def progress(self) -> None:
-        """Wait until something has arrived or a stream has ended."""
-        self._progress.clear()
-        await self._progress.wait()
 
 
 async def serve(
-    handler: Handler, host: str, port: int, *, scheme: str = "eloquent"
+    handler: Handler,
+    host: str,
+    port: int,
+    *,
+    scheme: str = "eloquent",
+    max_streams: int = MAX_STREAMS,
 ) -> ServerEndpoint:
     """Answer prompts on a UDP port until ``close`` is called on the result.
 
-    On 0.0.0.0 or :: (IPv4 as well) an answer leaves from the address that was asked.
+    On 0.0.0.0 or :: (IPv4 as well) an answer leaves from the address that was asked. At most
+    ``max_streams`` answers, and as many handlers, run at any time.
 
-    Raises OSError when the port is taken, ValueError for an unknown scheme.
+    Raises OSError when the port is taken, ValueError for an unknown scheme or no streams.
     """
-    endpoint = ServerEndpoint(Server(scheme), handler)
+    if max_streams < 1:
+        raise ValueError(f"max_streams is {max_streams}; it must be 1 at least")
+    endpoint = ServerEndpoint(Server(scheme, max_streams=max_streams), handler)
     await endpoint.open(host, port)
     return endpoint
 
@@ -199,8 +169,9 @@ class ClientEndpoint(Endpoint):
             if address in self._ways:
                 self.datagrams_received += 1
                 tokens += self.core.receive(data, address, self.loop.time())
-        self.pump()  # the ACK leaves before the tokens are shown
+        super().pump()  # the ACK leaves before the tokens are shown
         self._show(tokens)
+        self._settle()
 
     def _show(self, tokens: list[Token]) -> None:
         if self._failure is not None:
@@ -215,6 +186,10 @@ class ClientEndpoint(Endpoint):
 
     def pump(self) -> None:
         super().pump()
+        self._settle()
+
+    def _settle(self) -> None:
+        """After all that came was shown: whether it is over."""
         if self.core.closed and not self._done.done():
             self._show([])
             self._end()
@@ -286,7 +261,7 @@ async def ask(prompt: bytes, host: str, port: int) -> AsyncGenerator[Token, None
     """Iterate over the tokens of the answer, each at the moment it can be shown.
 
     Leaving the loop early (``aclose``) cancels the answer at the server. Raises AnswerLost when
-    the answer breaks off; the tokens before that were delivered.
+    the answer breaks off, at the server or on the way; the tokens before that were delivered.
     """
     queue: asyncio.Queue[list[Token]] = asyncio.Queue()
     endpoint = await connect(prompt, host, port, queue.put_nowait)
@@ -294,11 +269,12 @@ async def ask(prompt: bytes, host: str, port: int) -> AsyncGenerator[Token, None
         while not (endpoint.client.complete and queue.empty()):
             for token in await queue.get():
                 yield token
-            error = endpoint.client.error
-            if error is not None and queue.empty():
-                raise AnswerLost(
-                    f"the answer ended after {endpoint.client.tokens_received} tokens: {error}"
-                )
+            if endpoint.client.error is not None and queue.empty():
+                break
+        client = endpoint.client
+        why = client.error or _BROKEN.get(client.reason)
+        if why is not None:
+            raise AnswerLost(f"the answer ended after {client.tokens_received} tokens: {why}")
     finally:
         # It stays a moment to repeat the last ACK or the CANCEL, without making the reader wait.
         endpoint.leave()

@@ -65,6 +65,7 @@ class Endpoint:
         self._outgoing: deque[tuple[bytes, Address]] = deque()
         self._full: UdpSocket | None = None
         self._timer: asyncio.Handle | None = None
+        self._soon: asyncio.Handle | None = None
         self._is_closed = False
 
     async def _attach(self, sock: UdpSocket) -> UdpSocket | Transported:
@@ -90,6 +91,9 @@ class Endpoint:
 
     def pump(self) -> None:
         """Send what is due and set the timer. To be called after every call into the core."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
         if self._is_closed or self._full is not None:
             return  # the latter: it goes on when the socket is writable
         now = self.loop.time()
@@ -127,12 +131,12 @@ class Endpoint:
         self.pump()
 
     def pump_soon(self) -> None:
-        """``pump`` once the caller waits for something: what it gives until then goes together."""
-        if self._is_closed:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.loop.call_soon(self.pump)
+        """``pump`` once the caller waits for something: what it gives until then goes together.
+
+        That is not put off by others who give something meanwhile.
+        """
+        if self._soon is None and not self._is_closed:
+            self._soon = self.loop.call_soon(self.pump)
 
     def _socket(self, address: Address) -> UdpSocket | Transported:
         return self._sockets[0]
@@ -144,8 +148,9 @@ class Endpoint:
     def close(self) -> None:
         """Close the socket."""
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for handle in (self._timer, self._soon):
+            if handle is not None:
+                handle.cancel()
         if self._full is not None:
             self.loop.remove_writer(self._full.sock)
         for sock in self._sockets:

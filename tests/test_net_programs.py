@@ -123,6 +123,20 @@ def test_a_server_that_is_stopped_in_an_answer_tells_its_readers(tmp_path: Path)
     assert b"refused by the server: busy" in stderr
 
 
+def test_one_reader_more_than_there_are_places_is_told_to_come_again(tmp_path: Path) -> None:
+    port = free_port()
+    options = ("--udp", f"eloquent:{port}", "--tokens", LONG, "--max-streams", 1)
+    with server(*options, cwd=tmp_path) as child:
+        event(child, "ready")
+        with subprocess.Popen(client_words(port), stdout=subprocess.PIPE, env=bare()) as client:
+            assert client.stdout is not None and client.stdout.read(30)
+            second = ask(port)
+            client.send_signal(signal.SIGINT)
+            assert event(child, "done")["how"] == "cancelled"
+        assert (second.returncode, second.stdout) == (1, b"\n")
+        assert b"after 0 tokens: refused by the server: busy" in second.stderr
+
+
 @pytest.mark.parametrize("scheme", ["eloquent", "tcp"])
 def test_the_reader_of_the_output_leaves(scheme: str, tmp_path: Path) -> None:
     """As `| head -c 5` does: quiet, with SIGPIPE's status, and the answer is cancelled."""
@@ -272,6 +286,7 @@ def ended(
         (["--udp", "eloquent:PORT", "--host", "192.0.2.99"], ["192.0.2.99", "assign"]),
         (["--udp", "eloquent:0"], ["'0'", "1 to 65535"]),
         (["--udp", "eloquent:PORT", "--tokens", "-5"], ["'-5'", "1 or more"]),
+        (["--udp", "eloquent:PORT", "--max-streams", "0"], ["'0'", "1 or more"]),
     ],
 )
 def test_what_cannot_be_served_is_refused_in_one_line(
