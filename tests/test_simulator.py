@@ -172,19 +172,19 @@ def test_the_counts_are_those_of_the_sightings() -> None:
 
 
 def test_a_bottleneck_takes_its_time_for_each_datagram() -> None:
-    """18 + 1 + 1 + (1 + 4) + 1 = 26 bytes and 42 of headers at 100 kbit/s: 5.44 ms."""
+    """22 + 1 + 1 + (1 + 4) + 1 = 30 bytes and 42 of headers at 100 kbit/s: 5.76 ms."""
     slow = Direction(0.01, bottleneck=Bottleneck(rate=1e5, queue_packets=10))
     answer = simulate("eloquent", words(20), network(slow, Direction(0.01)), seed=1)
-    expected = [SPACING * n + 8 * 68 / 1e5 + 0.01 for n in range(20)]
+    expected = [SPACING * n + 8 * 72 / 1e5 + 0.01 for n in range(20)]
     assert answer.rendered_at == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_queue_of_one_loses_the_third_of_three() -> None:
-    """18 + 1 + 1 + (2 + 1000) + 1 = 1023 bytes and 42 of headers at 1 Mbit/s: 8.52 ms each."""
+    """22 + 1 + 1 + (2 + 1000) + 1 = 1027 bytes and 42 of headers at 1 Mbit/s: 8.552 ms each."""
     slow = Direction(0.01, bottleneck=Bottleneck(rate=1e6, queue_packets=1))
     tokens = [(FIRST, b"%d" % n * 1000) for n in range(3)]
     answer = simulate("eloquent", tokens, network(slow, Direction(0.01)), seed=1)
-    assert answer.rendered_at[:2] == pytest.approx([0.00852 + 0.01, 0.01704 + 0.01], abs=1e-9)
+    assert answer.rendered_at[:2] == pytest.approx([0.008552 + 0.01, 0.017104 + 0.01], abs=1e-9)
     assert answer.rendered_at[2] > 0.03
     assert answer.losses["queue"] >= 1
 
@@ -208,7 +208,7 @@ def test_corrupt_datagrams_do_not_arrive() -> None:
 
 
 def test_a_packet_above_the_mtu_is_lost() -> None:
-    """A token of 4 bytes makes an IP packet of 26 + 28 bytes, one of 40 bytes one of 90."""
+    """A token of 4 bytes makes an IP packet of 30 + 28 bytes, one of 40 bytes one of 94."""
     assert len(simulate("eloquent", words(10), network(mtu=68), seed=1).rendered_at) == 10
     with pytest.raises(SimulationError, match="0 of 3 tokens arrived: it took too long"):
         simulate("eloquent", words(3, size=40), network(mtu=68), seed=1)
