@@ -10,7 +10,6 @@ import csv
 import dataclasses
 import itertools
 import json
-import os
 import socket
 import subprocess
 import time
@@ -127,7 +126,6 @@ class TwoPaths(Stage):
 
     def connected(self) -> None:
         self._control = Control(self._socket)
-        _prefer_switch()
         client, server = self.network.client, self.network.server
         paths = {name: self._ports(name) for name in PATHS}
         deadline = time.monotonic() + 10
@@ -280,15 +278,6 @@ class TwoPaths(Stage):
             }
             for path, ways in self._last.items()
         }
-
-
-def _prefer_switch() -> None:
-    """Let the switch daemon forward at once, as it does in a kernel: there are two on each path."""
-    pid = int((sandbox.scratch() / "openvswitch" / "ovs-vswitchd.pid").read_text())
-    try:
-        os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(1))
-    except PermissionError:
-        pass  # a container may forbid it; the links are measured in any case
 
 
 def _check_patiently(
