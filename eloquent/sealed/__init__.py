@@ -1,0 +1,24 @@
+"""Sealed streams: each datagram is sealed with an AEAD under a secret that both ends know already.
+
+Needs the package ``cryptography`` (the extra
+``sealed``) once a session begins, not for the import. Specified in ``docs/protocol.md``.
+"""
+
+from .keys import Aead
+from .packets import Opener, SealedOut, Sealer, SealMisused
+from .tickets import Session, Ticket, TicketBook, TicketError, Tickets, take_ticket, write_ticket
+
+__all__ = [
+    "Aead",
+    "Opener",
+    "SealMisused",
+    "SealedOut",
+    "Sealer",
+    "Session",
+    "Ticket",
+    "TicketBook",
+    "TicketError",
+    "Tickets",
+    "take_ticket",
+    "write_ticket",
+]
