@@ -1,9 +1,11 @@
 """Sealed streams: each datagram is sealed with an AEAD under a secret that both ends know already.
 
-Needs the package ``cryptography`` (the extra
+A layer between datagrams and the ends: ``SealedClient`` and ``SealedServer`` are used as ``Client``
+and ``Server`` are, which know nothing of keys. Needs the package ``cryptography`` (the extra
 ``sealed``) once a session begins, not for the import. Specified in ``docs/protocol.md``.
 """
 
+from .ends import SealedClient, SealedServer
 from .keys import Aead
 from .packets import Opener, SealedOut, Sealer, SealMisused
 from .tickets import Session, Ticket, TicketBook, TicketError, Tickets, take_ticket, write_ticket
@@ -12,7 +14,9 @@ __all__ = [
     "Aead",
     "Opener",
     "SealMisused",
+    "SealedClient",
     "SealedOut",
+    "SealedServer",
     "Sealer",
     "Session",
     "Ticket",
