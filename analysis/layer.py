@@ -150,7 +150,7 @@ class EloquentDatagram(Packet):
         BitField("reserved", 0, 3),
         BitEnumField("kind", DATA, 4, KINDS),
         XLongField("stream_id", 0),
-        IntField("sent_at", 0),
+        _of((DATA, PING, CANCEL), IntField("sent_at", 0)),
         _of_server(XIntField("instance", 0)),
         _of(_TOKENS, VarIntField("first", 0)),
         _of(_TOKENS, VarIntCountField("count", "tokens")),

@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apps.sources import Source, SourceError, one_line
+from apps.sources import Source, SourceError
 from apps.trace import TraceWriter
 from eloquent import Reason
 from terminal import message
+from terminal.text import one_line
 
 REASONS = {"stop": Reason.STOP, "length": Reason.LENGTH}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from apps.sources import SourceError, one_line
+from apps.sources import SourceError
+from terminal.text import one_line
 
 #: What the model says in a chat made up to see the template around it.
 _SAID = "eloquent"

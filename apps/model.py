@@ -11,8 +11,9 @@ from typing import Any
 
 from apps import chat
 from apps.model_files import default_model, load, locate
-from apps.sources import Finish, Log, Source, SourceError, check_max_tokens, cut, one_line
+from apps.sources import Finish, Log, Source, SourceError, check_max_tokens, cut
 from apps.token_bytes import TokenBytes
+from terminal.text import one_line
 
 _ENVIRONMENT = {
     # The model is on disk; a testbed must not depend on a hub being reachable.
@@ -116,6 +117,12 @@ class ModelSource(Source):
             raise SourceError(
                 f"the prompt has {len(ids)} tokens, but {self.name} takes {context}: shorten it"
             )
+        known = self._model.get_input_embeddings().num_embeddings
+        if max(ids) >= known:
+            raise SourceError(
+                f"the tokenizer of {self.name} makes token {max(ids)} of the prompt, but the model "
+                f"knows {known}: the files do not belong together"
+            )
         room = max_tokens if context is None else min(max_tokens, context - len(ids))
         pieces = TokenBytes(self._tokenizer)
         try:
@@ -170,7 +177,10 @@ class ModelSource(Source):
             penalty = self.repetition_penalty
             worse = self._torch.where(old < 0, old * penalty, old / penalty)
             scores = scores.index_copy(0, seen, worse)
-        return scores.argmax().reshape(1, 1)
+        best = scores.argmax()  # which is the first NaN, if there is one
+        if scores[best].isnan():
+            raise SourceError(f"{self.name} computes no numbers (NaN): are its weights damaged?")
+        return best.reshape(1, 1)
 
     def _choose_device(self, device: str) -> tuple[str, Any]:
         torch = self._torch

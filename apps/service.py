@@ -16,8 +16,8 @@ import stat
 import sys
 from typing import Any
 
-from apps.stacks.base import one_line
 from terminal import message, program
+from terminal.text import one_line
 
 
 def say(event: str, **fields: object) -> None:

@@ -152,11 +152,6 @@ def open_source(
     return open_timing(rest, seed)
 
 
-def one_line(error: BaseException) -> str:
-    """What an error says, on one line and whole, or its kind where it says nothing."""
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 def shortened(prompt: str) -> str:
     """A prompt as messages quote it."""
     return repr(prompt if len(prompt) <= 60 else f"{prompt[:57]}...")

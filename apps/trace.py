@@ -38,6 +38,8 @@ from terminal.arguments import Parser
 from topologies import text_file
 
 FORMAT = "eloquent-trace/1"
+_LONGEST = 86_400.0
+"""Seconds from the request to the last token; beyond are dates and milliseconds."""
 DEFAULT_TRACE = Path(__file__).parent / "data" / "smollm2.jsonl"
 
 
@@ -168,7 +170,7 @@ class _Reader:
     def _json(self, number: int, line: str) -> object:
         try:
             value: object = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # brackets upon brackets
             self._fail(number, f"not JSON: {line[:60]!r}")
         return value
 
@@ -184,8 +186,11 @@ class _Reader:
         seconds, text = value
         if isinstance(seconds, bool) or not isinstance(seconds, int | float):
             self._fail(number, f"the time must be a number of seconds, not {seconds!r}")
-        if not (math.isfinite(seconds) and seconds >= 0):
+        if not 0 <= seconds < math.inf:
             self._fail(number, f"the time must be finite and not negative, not {seconds!r}")
+        if seconds > _LONGEST:
+            said = str(seconds)[:20]
+            self._fail(number, f"{said} s is more than a day: times are seconds since the request")
         if self.tokens and seconds < self.tokens[-1][0]:
             self._fail(number, f"time goes back from {self.tokens[-1][0]} to {seconds} s")
         # bytes.fromhex would also take spaces.

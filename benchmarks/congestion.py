@@ -1,15 +1,11 @@
 """What readers do to a narrow link that they share: offered load, drops, tokens that arrive.
 
-python -m benchmarks.congestion                        every scheme, 1, 10 and 20 readers
-python -m benchmarks.congestion --readers 20 --schemes eloquent --rate 50000
-
 Each reader gets 30 tokens/s for 60 s. The link to them has a queue of 1 s, the way back none. No
 kernel: the end points in a discrete-event loop, as the engine `simulated` has them.
 """
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import itertools
 import random
@@ -19,9 +15,11 @@ from dataclasses import dataclass, field
 from eloquent import Asked, Client, Reason, Server, schemes
 from scenarios.simulator import HEADERS
 from terminal import program
+from terminal.arguments import Parser
 from terminal.console import standard_output
 from terminal.table import Table
 from topologies.channel import subseed
+from topologies.quantities import KILOBITS
 
 ONE_WAY = 0.025
 SECONDS = 60.0
@@ -171,25 +169,40 @@ def _stalled(reader: _Reader) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print one line for each scheme and number of readers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--schemes", default=",".join(schemes.names()))
+    parser = Parser(
+        prog="python -m benchmarks.congestion",
+        description="What readers do to a narrow link that they share: offered load, drops, tokens "
+        "that arrive. Simulated.",
+        epilog="examples:\n  python -m benchmarks.congestion\n"
+        "  python -m benchmarks.congestion --readers 20 --schemes eloquent --rate 50kbit/s",
+    )
+    parser.add_argument(
+        "--schemes", default=",".join(schemes.names()), help="with commas between (all)"
+    )
     parser.add_argument("--readers", default="1,10,20", help="how many share it (%(default)s)")
-    parser.add_argument("--rate", type=float, default=50e3, help="bit/s of the link (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--rate",
+        type=KILOBITS.option(50.0),
+        default=50.0,
+        metavar="RATE",
+        help=f"of the link, as {KILOBITS.example} (%(default)g)",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the readers' starts (%(default)s)")
     options = parser.parse_args(arguments)
     columns = ("offered kbit/s", "x link", "dropped", "arrived", "delay P95 s", "stalled")
     table = Table()
     table.add_column("scheme", key=True)
     for header in ("readers", *columns, "datagrams"):
         table.add_column(header, justify="right")
+    rate = 1e3 * options.rate
     for scheme in options.schemes.split(","):
         for readers in map(int, options.readers.split(",")):
-            out = Crowd(scheme, readers, options.rate, options.seed).run()
+            out = Crowd(scheme, readers, rate, options.seed).run()
             table.add_row(
                 scheme,
                 str(readers),
                 f"{out.offered / 1e3:.0f}",
-                f"{out.offered / options.rate:.1f}",
+                f"{out.offered / rate:.1f}",
                 f"{out.dropped:.0%}",
                 f"{out.arrived:.0%}",
                 f"{out.delay_p95:.1f}",

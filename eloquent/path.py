@@ -69,7 +69,7 @@ class Path:
             return False
         self.validated = True
         silence = self._silence(now)
-        if silence > self.quiet_after and self.rtt.samples:
+        if silence > self.quiet_after:
             # Late answers to what was sent before say how long that was, not how long the way is.
             self._resumed_at = now
             self.rtt.broken_off(silence)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 #: RTT assumed before the first sample. RFC 9002 says 333 ms; a prompt that is lost would then be
 #: resent after a full second. Chat clients talk to servers below 100 ms, and one early copy of a
 #: small prompt is cheap, so we start from 100 ms (PTO 300 ms).
@@ -26,7 +24,7 @@ class RttEstimator:
         self.minimum = 0.0
         self.smoothed = INITIAL_RTT
         self.variation = INITIAL_RTT / 2
-        self._outage = math.inf  # the silence (s) since the last sample, if there was one
+        self._outage = 0.0  # the silence (s) since the last sample, if there was one
 
     @property
     def long_queue(self) -> bool:
@@ -45,7 +43,7 @@ class RttEstimator:
     def add(self, sample: float, ack_delay: float = 0.0) -> None:
         """Take one sample; ``ack_delay`` is the time for which the peer held its answer."""
         self.latest = sample
-        if sample < self._outage / 2:
+        if self.samples == 0 or sample < self._outage / 2:
             known = self.minimum if self.long_queue else sample
             self.minimum, self.smoothed = min(known, sample), sample
             self.variation = min(sample / 2, self.variation) if self.samples else sample / 2

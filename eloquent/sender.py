@@ -133,6 +133,7 @@ class Sender:
         """The peer has a new address. What is in flight went to the old one: send it again."""
         self.path = path
         self.window.void_flight()
+        self.scheme.on_move(now)
         self._probe_at = -math.inf
         self._unanswered_since = None
         self._quiet = False

@@ -26,12 +26,11 @@ MAX_INDEX = 2**48
 FROM_SERVER = 0x80
 _KIND_MASK = 0x0F
 _HEADER = struct.Struct(">BBQI")
-_CRC = struct.Struct(">I")
-_INSTANCE = struct.Struct(">I")
+_SHORT = struct.Struct(">BBQ")  # that of an ACK, which is never answered: nobody echoes its time
+_WORD = struct.Struct(">I")
 HEADER_SIZE = _HEADER.size
-#: Follows the header in what a server's stream sends: see ``Data.instance``.
-INSTANCE_SIZE = _INSTANCE.size
-CRC_SIZE = _CRC.size
+#: The instance follows the header in what a server's stream sends: see ``Data.instance``.
+INSTANCE_SIZE = CRC_SIZE = _WORD.size
 _U32 = 2**32
 
 
@@ -91,7 +90,7 @@ class Ack:
     ``echo`` is ``sent_at`` of the newest datagram that asked for an answer, ``delay`` the
     microseconds that passed since it came. With ``asks`` the message is a PING: the same body,
     but it wants an ACK in turn. That keeps the lease, proves an address, and finds a new one.
-    ``instance`` as in ``Data``.
+    ``instance`` as in ``Data``. Only a PING has ``sent_at`` on the wire.
     """
 
     stream_id: int
@@ -186,7 +185,7 @@ def encode(message: Message) -> bytes:
     elif isinstance(message, Ack):
         out = _head(message, Kind.PING if message.asks else Kind.ACK, message.instance)
         _put_varint(out, message.next)
-        out += _CRC.pack(message.echo % _U32)
+        out += _WORD.pack(message.echo % _U32)
         _put_varint(out, message.delay)
         _put_varint(out, len(message.ranges))
         edge = message.next
@@ -197,7 +196,7 @@ def encode(message: Message) -> bytes:
     else:
         out = _head(message, Kind.CANCEL, None)
         out.append(message.reason)
-    out += _CRC.pack(zlib.crc32(out))
+    out += _WORD.pack(zlib.crc32(out))
     if len(out) > MAX_DATAGRAM:
         raise ValueError(f"the datagram has {len(out)} bytes, more than {MAX_DATAGRAM}")
     return bytes(out)
@@ -205,10 +204,11 @@ def encode(message: Message) -> bytes:
 
 def _head(message: Message, kind: Kind, instance: int | None) -> bytearray:
     way = FROM_SERVER if message.from_server else 0
-    stamp = message.sent_at % _U32
-    out = bytearray(_HEADER.pack(VERSION, kind | way, message.stream_id, stamp))
+    out = bytearray(_SHORT.pack(VERSION, kind | way, message.stream_id))
+    if kind is not Kind.ACK:
+        out += _WORD.pack(message.sent_at % _U32)
     if way and instance is not None:
-        out += _INSTANCE.pack(instance)
+        out += _WORD.pack(instance)
     elif instance:
         raise ValueError(f"a client has no instance, got {instance}")
     return out
@@ -222,13 +222,15 @@ def decode(datagram: bytes) -> Message:
     version, kind_byte, stream_id, sent_at = _HEADER.unpack_from(datagram)
     if version != VERSION:
         raise MalformedDatagram(f"version byte is 0x{version:02x}, not 0x{VERSION:02x}")
-    if _CRC.unpack_from(datagram, end)[0] != zlib.crc32(memoryview(datagram)[:end]):
+    if _WORD.unpack_from(datagram, end)[0] != zlib.crc32(memoryview(datagram)[:end]):
         raise MalformedDatagram("the checksum does not match")
     if kind_byte & ~(FROM_SERVER | _KIND_MASK):
         raise MalformedDatagram(f"reserved bits are set in 0x{kind_byte:02x}")
     from_server = bool(kind_byte & FROM_SERVER)
-    cursor = _Cursor(datagram, HEADER_SIZE, end)
     kind = kind_byte & _KIND_MASK
+    cursor = _Cursor(datagram, HEADER_SIZE, end)
+    if kind == Kind.ACK:
+        cursor.position, sent_at = _SHORT.size, 0
     message: Message
     if kind == Kind.DATA:
         message = _decode_data(cursor, stream_id, sent_at, from_server)
@@ -274,7 +276,7 @@ def _decode_ack(
 ) -> Ack:
     instance = cursor.instance() if from_server else 0
     edge = next_index = cursor.varint("next index")
-    echo = _CRC.unpack(cursor.take(4, "echo"))[0]
+    echo = _WORD.unpack(cursor.take(4, "echo"))[0]
     delay = cursor.varint("delay")
     count = cursor.varint("range count")
     if count > MAX_RANGES:

@@ -145,7 +145,7 @@ def _run(names: Sequence[str], options: Sequence[str], folder: Path) -> int:
 
     Guests in virtual time do not disturb each other: as many run at once as there are cores.
     """
-    engine = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    engine = Parser(add_help=False, allow_abbrev=False)
     engine.add_argument("--engine")
     engine.add_argument("--time")
     known, _ = engine.parse_known_args(options)

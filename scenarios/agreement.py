@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -14,6 +15,7 @@ from analysis.results import load, write_whole
 from analysis.summary import json_rows
 from scenarios import paper
 from scenarios.command import network_for, plan_of
+from scenarios.folders import is_free
 from scenarios.sweep import Cell, finished, run_cells
 from terminal import message
 from terminal.console import standard_output
@@ -50,8 +52,8 @@ def run(
     asked = {"runs": runs, "tokens": tokens, "seed": seed}
     path = out / "agree.json"
     out.mkdir(parents=True, exist_ok=True)
-    if path.exists() and json.loads(path.read_text()) != asked:
-        message.error(f"{out} holds other runs: choose another folder")
+    if not is_free(out) and _asked_before(path) != asked:
+        message.error(f"{out} holds something else: choose another folder")
         return 2
     write_whole(path, json.dumps(asked).encode() + b"\n")
     folders: list[Path] = []
@@ -85,3 +87,10 @@ def run(
     else:
         standard_output().print(table(found))
     return int(strict and bool((found["verdict"] == "differs").any()))
+
+
+def _asked_before(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None

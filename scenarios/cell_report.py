@@ -15,7 +15,7 @@ from rich.console import Console
 
 from analysis.fairness import QUIET_DATAGRAMS
 from analysis.plots import scheme_colour
-from analysis.results import ResultsError, ResultsFolder, load
+from analysis.results import ResultsFolder, load, write_whole
 from analysis.summary import estimate, to_json
 from scenarios.cell_network import Timetable
 from scenarios.command import Plan
@@ -179,12 +179,7 @@ def _fairness_json(fairness: pd.DataFrame) -> dict[str, Any]:
 
 def write_table(path: Path, rows: pd.DataFrame) -> None:
     """A table as CSV, there as a whole or not at all. Raises ResultsError."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        rows.to_csv(unfinished, index=False)
-        unfinished.replace(path)
-    except OSError as error:
-        raise ResultsError(f"cannot write {path}: {error.strerror}") from error
+    write_whole(path, rows.to_csv(index=False).encode())
 
 
 def picture(tables: dict[str, pd.DataFrame], times: Timetable) -> Figure:

@@ -57,7 +57,7 @@ def run(plan: Plan, times: Timetable, out: Path) -> int:
     try:
         experiment.run()
     except KeyboardInterrupt as stop:
-        console.print("Interrupted: finished runs are kept.")
+        console.print("Interrupted.")
         status = stopping.status(stop)
     except ERRORS as error:
         message.error(error)

@@ -94,17 +94,10 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        message.error(f"{one_line(error)}")
+        message.error(error)
         return 1
     except KeyboardInterrupt as stop:
         return stopping.status(stop)
-
-
-def one_line(error: Exception) -> str:
-    """What an error says, for the user; of the system's errors the file and the reason."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'cannot write'}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _sweep(plan: Plan, words: Sequence[str], out: Path | None) -> int:

@@ -71,7 +71,7 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     try:
         experiment.run()
     except KeyboardInterrupt as stop:
-        console.print("Interrupted: finished runs are kept.")
+        console.print("Interrupted.")
         status = stopping.status(stop)
     except EXPECTED_ERRORS as error:
         message.error(error)
@@ -175,7 +175,6 @@ class Experiment:
         )
         if measured.agreement is not None:
             detail["agreement"] = measured.agreement
-        self.details.append(detail)
         self.folder.write_tokens(scheme, number, measured.tokens)
         for host, packets in measured.packets.items():
             self.folder.write_packets(scheme, number, host, packets)
@@ -185,4 +184,5 @@ class Experiment:
         ratio = measured.row["stall_ratio"] / limit if limit else None
         limits = {"limit_stall_ratio": limit, "ratio_to_limit": ratio}
         self.folder.append_summary(measured.row | limits)
+        self.details.append(detail)  # a run that counts
         self.folder.write_manifest(self.manifest)

@@ -20,7 +20,7 @@ from analysis.grid import heat_map
 from analysis.results import ResultsError, write_whole
 from analysis.summary import json_rows
 from scenarios import agreement, manifest
-from scenarios.command import UsageError, network_for, one_line, plan_of, positive
+from scenarios.command import UsageError, network_for, plan_of, positive
 from scenarios.executors import ExecutorError, check, reach
 from scenarios.folders import FolderError, results_folder
 from scenarios.progress import progress_bar
@@ -59,7 +59,7 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
         message.error(error)
         return 2
     except (ResultsError, OSError) as error:
-        message.error(f"{one_line(error)}")
+        message.error(error)
         return 1
     except KeyboardInterrupt as stop:
         return stopping.status(stop)

@@ -120,7 +120,7 @@ class JsonProcess:
 
     def failure(self, what: str) -> ProcessFailed:
         """The error for this process, with what it said last."""
-        return ProcessFailed(f"{self.name} {what}; {last_lines(self.log)}")
+        return _failed(self.name, what, self.log)
 
     def stop(self, timeout: float = 3.0) -> None:
         """End it: by the end of its input, and by force if it does not listen."""
@@ -163,10 +163,14 @@ class Clients:
 
 def client_failed(name: str, process: Any, log: Path) -> ProcessFailed:
     """The error for a client that has ended with one."""
+    return _failed(name, f"ended{_how(process)}", log)
+
+
+def _failed(name: str, what: str, log: Path) -> ProcessFailed:
     words = last_lines(log)
-    if not words.startswith(_ERROR):
-        return ProcessFailed(f"{name} ended{_how(process)}; {words}")
-    return ProcessFailed(f"{name}: {words.removeprefix(_ERROR)}")
+    if words.startswith(_ERROR):  # says it all
+        return ProcessFailed(f"{name}: {words.removeprefix(_ERROR)}")
+    return ProcessFailed(f"{name} {what}; {words}")
 
 
 def _how(process: Any) -> str:

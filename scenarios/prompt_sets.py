@@ -98,7 +98,9 @@ def _checked(data: dict[str, Any], path: Path) -> dict[str, Any]:
             f"prompts {path}: unknown key {min(unknown)!r}; known are title, prompts, tokens"
         )
     prompts = data.get("prompts")
-    if not isinstance(prompts, list) or not prompts:
+    if prompts is not None and not isinstance(prompts, list):
+        raise PromptError(f"prompts {path}: prompts must be a list of texts, not {prompts!r}")
+    if not prompts:
         raise PromptError(f"prompts {path}: there is no prompt in it")
     for number, prompt in enumerate(prompts, start=1):
         if not isinstance(prompt, str) or not prompt.strip():

@@ -3,13 +3,13 @@
 sudo python scenarios/shared_cell.py
 """
 
-import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from terminal import message
+from terminal.arguments import Parser
 
 try:
     from scenarios.cell_start import start
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "--quick" in words and not any(word.startswith("--to") for word in words):
         words += ["--tokens", str(_QUICK_TOKENS)]
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own = Parser(add_help=False, allow_abbrev=False)
     own.add_argument("--out", type=Path)
     own.add_argument("--sweep", nargs="*")
     try:

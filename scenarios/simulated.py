@@ -94,13 +94,15 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
         with recorded(plan, console) as (source, _):
             _simulate(plan, folder, console, source)
     except KeyboardInterrupt as stop:
-        console.print("Interrupted: finished runs are kept.")
+        console.print("Interrupted.")
         status = stopping.status(stop)
     except EXPECTED_ERRORS as error:
         message.error(error)
         status = 1
     if status and not (folder.path / "summary.csv").exists():
-        shutil.rmtree(folder.path)  # no run was finished, and there is no log that tells more
+        shutil.rmtree(folder.path)  # there is no log that tells more
+        if stopping.was_stopped(status):
+            console.print("No run was finished.")
         return status
     try:
         pictures = show and not stopping.was_stopped(status)

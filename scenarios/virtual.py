@@ -59,7 +59,7 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
             if traces is not None and out.is_dir():
                 shutil.copytree(traces, out / "traces")
     except KeyboardInterrupt as stop:
-        console.print("Interrupted: finished runs are kept.")
+        console.print("Interrupted.")
         _finish(plan, out, console, show=show)
         return stopping.status(stop)
     except GuestStopped:  # whoever stopped it says so

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import unicodedata
 
 PLAIN = "terminal-plain"
@@ -83,8 +84,17 @@ def plain(text: str, encoding: str) -> str:
 
 
 def one_line(text: object) -> str:
-    """What an error says, visible, on one line."""
-    return visible(" ".join(line.strip() for line in str(text).splitlines()))
+    """What an error says, visible, on one line; its kind where it says nothing.
+
+    Of the system's errors the file and the reason, without the number.
+    """
+    said = str(text)
+    if isinstance(text, OSError) and text.strerror:
+        name = text.filename
+        shown = os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else ""
+        said = f"{shown}: {text.strerror}" if shown else str(text.strerror)
+    line = " ".join(filter(None, (line.strip() for line in said.splitlines())))
+    return visible(line) or (type(text).__name__ if isinstance(text, BaseException) else "")
 
 
 def _is_shown(character: str) -> bool:

@@ -184,3 +184,16 @@ def test_an_unknown_engine_is_one_clear_line(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err.startswith(
         "error: --engines: no engine 'steam': use emulated, virtual"
     )
+
+
+@pytest.mark.parametrize("content", ["{", '{"runs": 2}', None])
+def test_a_folder_of_something_else_is_left_alone(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").write_text("x")
+    if content is not None:
+        (tmp_path / "agree.json").write_text(content)
+    assert scenarios_main(["agree", "--engines", "simulated", "--out", str(tmp_path)]) == 2
+    line = f"error: {tmp_path} holds something else: choose another folder\n"
+    assert capsys.readouterr().err == line
+    assert len(list(tmp_path.iterdir())) == (1 if content is None else 2)

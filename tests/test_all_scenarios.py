@@ -99,7 +99,7 @@ def test_every_scenario_is_called_as_its_file() -> None:
     [
         (["run", "radio"], "error: no scenario 'radio': use clean, "),
         (["run", "clean", "radio"], "error: no scenario 'radio': use clean, "),
-        (["run", "--quick"], "error: no scenario '?': use clean, "),
+        (["run", "--quick"], "error: no scenario is named: use clean, "),
     ],
 )
 def test_an_unknown_name_is_one_clear_line(

@@ -216,7 +216,9 @@ def test_eloquent_captured_twice(tmp_path, capsys):
 def test_quic_captured_twice(tmp_path):
     frames = []
     for i in range(30):
-        head = b"\xc0\0\0\0\1" if i == 0 else b"\x40abcd"
+        # An Initial of version 1 (RFC 9000, section 17.2.2): ids of 8 and 0 bytes, no token.
+        first = b"\xc0\0\0\0\1\x08abcdefgh\0\0\x3c"
+        head = first if i == 0 else b"\x40abcd"
         for to_client in (False, True):
             ports = {"sport": 443, "dport": 7000} if to_client else {"sport": 7000, "dport": 443}
             packet = ip(to_client, 0) / UDP(**ports) / Raw(head + b"%060d" % (2 * i + to_client))

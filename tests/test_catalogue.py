@@ -223,7 +223,7 @@ def test_a_picture_needs_no_root() -> None:
     ("arguments", "words"),
     [
         (["ring"], "no topology 'ring'; known are wifi, lte,"),
-        (["wifi", "--profile", "wify"], "no link profile 'wify': use 3g,"),
+        (["wifi", "--profile", "wify"], "no link profile 'wify': did you mean 'wifi'?"),
         (["wifi", "--profile", "/no/such.toml"], "cannot read /no/such.toml: No such file"),
         (["wifi", "--draw", "/no/such/folder/x.svg"], "cannot write /no/such/folder/x.svg: No"),
         (["wifi", "--draw", "x.gif"], "a picture is .svg or .png, not x.gif"),

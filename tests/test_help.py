@@ -34,7 +34,7 @@ def commands() -> list[tuple[str, ...]]:
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = path.relative_to(ROOT).as_posix()
-            if name in INTERNAL or '__name__ == "__main__"' not in path.read_text():
+            if name in INTERNAL or '\nif __name__ == "__main__"' not in path.read_text():
                 continue
             if folder in ("scenarios", "benchmarks") and path.name != "__main__.py":
                 found.append((name,))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from tiny_models import CHATML, END, START, TURN, make  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
@@ -106,6 +106,21 @@ def test_a_model_that_breaks_off_is_one_line(talker: Path, monkeypatch: Any) -> 
     assert next(answer) == b"a"
     with pytest.raises(SourceError, match=r"RuntimeError: out of memory$"):
         next(answer)
+
+
+def test_a_model_that_computes_no_numbers_is_told(talker: Path) -> None:
+    source = ModelSource(talker, device="cpu", threads=1)
+    with torch.no_grad():
+        source._model.lm_head.weight.fill_(float("nan"))
+    with pytest.raises(SourceError, match="computes no numbers"):
+        _answer(source)
+
+
+def test_a_tokenizer_of_another_model_is_told(talker: Path) -> None:
+    source = ModelSource(talker, device="cpu", threads=1)
+    source._model.resize_token_embeddings(100)
+    with pytest.raises(SourceError, match="the model knows 100: the files do not belong together"):
+        _answer(source)
 
 
 def test_an_empty_answer_is_no_trace(

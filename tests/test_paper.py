@@ -248,6 +248,7 @@ def test_a_bad_option_of_the_table_is_one_clear_line(
     assert "error: " in capsys.readouterr().err.splitlines()[-1]
     assert not out.exists()
     out.mkdir()
+    (out / "mine").touch()
     assert table(out) == 2
     assert "already exists" in capsys.readouterr().err
 

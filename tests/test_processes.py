@@ -66,3 +66,11 @@ def test_stop_ends_it(child: JsonProcess) -> None:
     child.request("hello")
     child.stop()
     assert child.process.poll() == 0
+
+
+def test_the_one_line_of_a_command_is_what_is_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import sys; sys.exit('error: there is no tokenizer')"]
+    process = JsonProcess(subprocess.Popen, command, "server", tmp_path / "server.log")
+    with pytest.raises(ProcessFailed, match=r"^server: there is no tokenizer$"):
+        process.receive(30)
+    process.stop()

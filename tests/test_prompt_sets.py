@@ -36,6 +36,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     [
         ("a.txt", "\n\n", "no prompt in it"),
         ("a.toml", 'title = "t"', "no prompt in it"),
+        ("a.toml", 'prompts = "why"', "prompts must be a list of texts, not 'why'"),
         ("a.toml", "prompts = [1]", "prompt 1 is no text: 1"),
         ("a.toml", 'prompts = ["a", " "]', "prompt 2 is no text"),
         ("a.toml", 'prompts = ["a"]\ntokens = 0', "tokens must be a whole number >= 1, not 0"),

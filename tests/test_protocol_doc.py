@@ -20,7 +20,10 @@ MALFORMED = [
 ]
 #: | `module.NAME` | value unit | why |
 CONSTANTS = re.findall(r"^\| `(\w+)\.(\w+)` \| ([^ |]+)[^|]*\|", DOCUMENT, re.MULTILINE)
-MODULES = ("wire", "rtt", "path", "sender", "window", "receiver", "client", "attempts", "server")
+MODULES = (
+    *("wire", "rtt", "path", "sender", "window", "receiver", "client", "attempts"),
+    *("server", "stream", "admission", "cookies", "timers"),
+)
 #: Sizes that follow from the layout, which has a table of its own.
 LAYOUT = {
     "wire.HEADER_SIZE",
@@ -29,6 +32,7 @@ LAYOUT = {
     "wire._KIND_MASK",
     "wire._U32",
     "path._U32",
+    "timers._SLACK",
 }
 
 
@@ -101,4 +105,8 @@ def test_the_amounts_in_the_text() -> None:
     smallest = wire.HEADER_SIZE + wire.CRC_SIZE
     assert f"{smallest} to {wire.MAX_DATAGRAM} bytes of UDP payload" in DOCUMENT
     cancel = wire.encode(Cancel(0, 0, True, CancelReason.BUSY))
-    assert f"answers a datagram has {len(cancel)} bytes" in DOCUMENT
+    words = " ".join(DOCUMENT.split())
+    assert f"answers a datagram has {len(cancel)} bytes" in words
+    ping = [Ack(0, 0, True, at, 0, asks=True) for at in (0, wire.MAX_INDEX)]
+    least, most = (len(wire.encode(message)) for message in ping)
+    assert f"It has {least} to {most} bytes and no ranges" in words

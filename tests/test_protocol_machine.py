@@ -29,7 +29,7 @@ class Conversation(RuleBasedStateMachine):
     @initialize(scheme=st.sampled_from(schemes.names()), prompt=st.binary(max_size=3000))
     def start(self, scheme: str, prompt: bytes) -> None:
         bits = random.Random(1).getrandbits
-        self.prompt = prompt
+        self.prompt, self.scheme = prompt, scheme
         self.server = Server(scheme, random_bits=bits)
         self.client = Client(prompt, self.now, random_bits=bits)
         self.pump()
@@ -121,6 +121,8 @@ class Conversation(RuleBasedStateMachine):
         if not hasattr(self, "client") or self.client.error is not None:
             return
         self.flight.clear()
+        # A TCP that has doubled its timeout for so long waits for as long again.
+        patience = 12 + (2 * self.now if self.scheme == "retransmit" else 0)
         start = self.now
         while not self.client.complete:
             while self.flight:
@@ -131,7 +133,7 @@ class Conversation(RuleBasedStateMachine):
                 continue
             dues = [due for e in (self.server, self.client) if (due := e.next_timeout())]
             self.now = max(self.now, min(dues)) + 0.001
-            assert self.now < start + 12, "the network is good, but the answer does not come"
+            assert self.now < start + patience, "the network is good, but the answer does not come"
             self.pump()
         assert self.received == self.sent
         assert self.asked == [self.prompt]

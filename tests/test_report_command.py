@@ -3,6 +3,7 @@
 import functools
 import http.server
 import json
+import os
 import re
 import shutil
 import statistics
@@ -37,6 +38,8 @@ def test_mistakes_are_one_line_each(tmp_path, capsys):
     (other / "summary.csv").write_text("name,value\na,1\n")
     (tmp_path / "there.html").write_text("mine")
     out = str(tmp_path / "new.html")
+    fifo = tmp_path / "fifo"  # as /dev/null and /dev/stdout, which root would replace
+    os.mkfifo(fifo)
     for arguments, line in (
         ([tmp_path / "none"], "is no folder"),
         ([tmp_path / "empty"], "is no results folder"),
@@ -49,6 +52,7 @@ def test_mistakes_are_one_line_each(tmp_path, capsys):
         ([good, "--out", tmp_path], "is a folder"),
         ([good, "--out", tmp_path / "there.html"], "already exists: give --force"),
         ([good, "--out", tmp_path / "none" / "a.html"], "cannot write"),
+        ([good, "--force", "--out", fifo], "is no file that could be replaced"),
     ):
         words_ = [str(word) for word in arguments]
         assert main(words_ if "--out" in words_ else [*words_, "--out", out]) == 2, arguments
@@ -57,6 +61,7 @@ def test_mistakes_are_one_line_each(tmp_path, capsys):
         assert captured.err.startswith("error: ") and line in captured.err
     assert (tmp_path / "there.html").read_text() == "mine"
     assert not Path(out).exists()
+    assert fifo.is_fifo()
 
 
 def test_only_force_replaces_a_page(tmp_path, capsys):

@@ -130,7 +130,7 @@ def test_on_a_long_path_the_plain_pto_is_kept() -> None:
 
 
 def test_an_answer_that_was_stuck_does_not_stop_the_probes() -> None:
-    sender = ready(3.0)  # PTO = 3 + 4 * 1.5 = 9, but no more than 1
+    sender = ready(0.9)  # PTO = 0.9 + 4 * 0.45 = 2.7, but no more than 1
     sender.push(b"1", 0.0)
     assert drive(sender, 0.0, 3.5) == pytest.approx([0.0, 1.0, 2.0, 3.0])
 

@@ -79,7 +79,7 @@ def test_the_overload_comes_in_the_middle_of_the_answers() -> None:
         (["--engine", "simulated", "--schemes", "eloquent"], "bulk TCP needs a kernel"),
         (["--source", "model"], "answers whose times are known"),
         (["--source", "trace:/nowhere.jsonl"], "/nowhere.jsonl"),
-        (["--clients", "2.5"], "--clients must be a whole number"),
+        (["--clients", "2.5"], "--clients: '2.5' is no whole number"),
         (["--flows", "0"], "--flows must be a whole number"),
         (["--overload", "9999"], "--overload must be 0"),
         (["--rate", "0"], "make no network"),
@@ -98,6 +98,7 @@ def test_what_cannot_be_done_is_one_clear_line(words: list[str], said: str) -> N
 
 
 def test_results_are_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
     for engine in ("emulated", "virtual"):
         done = cell("--quick", "--out", str(tmp_path), "--engine", engine, timeout=60)
         assert done.returncode in (1, 2)

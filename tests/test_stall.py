@@ -115,3 +115,25 @@ def test_after_a_queue_the_least_rtt_stays() -> None:
         path.answered(last, 0, 11.0 + later)
         assert path.rtt.minimum == pytest.approx(0.05) and path.rtt.long_queue
         assert path.rtt.latest == pytest.approx(later)
+
+
+def test_a_first_answer_that_was_held_is_no_sample() -> None:
+    path = Path(validated=False, salt=0)
+    early = [path.stamp(n * 0.5) for n in range(3)]
+    for stamp in early:
+        assert path.answered(stamp, 0, 9.6)
+    assert path.validated and path.rtt.samples == 0
+    path.answered(path.stamp(9.7), 0, 9.75)
+    assert path.rtt.smoothed == path.rtt.minimum == pytest.approx(0.05)
+
+
+def test_a_path_of_two_seconds_is_measured() -> None:
+    path = Path(validated=True, salt=0)
+    sent = [(n * 0.5, path.stamp(n * 0.5)) for n in range(10)]
+    for at, stamp in sent[:4]:
+        path.answered(stamp, 0, at + 2.0)
+    late = path.stamp(3.6)
+    for at, stamp in sent[4:]:
+        path.answered(stamp, 0, at + 2.0)
+    path.answered(late, 0, 5.6)
+    assert path.rtt.minimum == pytest.approx(2.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -187,3 +188,12 @@ def test_closed_outputs_are_no_errors() -> None:
         timeout=60,
     )
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("package", ["analysis", "apps", "scenarios", "topologies"])
+def test_ctrl_c_while_a_command_imports_shows_no_traceback(package: str) -> None:
+    code = f"import {package}; raise KeyboardInterrupt"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

@@ -79,6 +79,15 @@ def test_a_name_is_shown_not_obeyed() -> None:
     assert one_line(ValueError("one\n   two\x07")) == r"one two\x07"
 
 
+def test_errors_say_something_on_one_line() -> None:
+    assert one_line(ValueError("one\n\n two\n")) == "one two"
+    assert one_line(TimeoutError()) == "TimeoutError"
+    assert one_line(FileNotFoundError(2, "No such file", "a\nb")) == "a b: No such file"
+    assert one_line(OSError(28, "No space left on device", b"/x")) == "/x: No space left on device"
+    assert one_line(OSError(32, "Broken pipe", 3)) == "Broken pipe"
+    assert one_line("") == ""
+
+
 @pytest.mark.parametrize(
     "name", ["client[lte].pcap", "a[/b].pcap", "[fd00::1]:443", "2001:db8:100:a::2", ":smile:"]
 )

@@ -149,6 +149,7 @@ def test_unknown_profiles_are_answered_with_the_known_ones() -> None:
         assert message.startswith("unknown timing profile ")
         assert ", ".join(names()) in message
     assert _message("steady:fast:spacing=1").startswith("unknown timing profile 'steady:fast'")
+    assert _message("speculatve").endswith(": did you mean 'speculative'?")
     with pytest.raises(SourceError, match="unknown timing profile ''"):
         open_source("timing")
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +9,12 @@ from pathlib import Path
 from analysis.plots import PlotError
 from analysis.report.page import render
 from analysis.report.section import Section, section
-from analysis.results import ResultsError, ResultsWarning, load
+from analysis.results import ResultsError, ResultsWarning, load, write_whole
 from analysis.stalls import StallError
 from analysis.summary import SummaryError
 from terminal import message
 from terminal.arguments import Parser
-from terminal.text import visible
+from terminal.text import one_line, visible
 
 _EXAMPLES = """examples:
   python -m analysis report results/wifi_loss/20250101-120000
@@ -80,7 +77,7 @@ def _evaluated(path: Path, name: str, baseline: str | None) -> tuple[Section, bo
         try:
             results = load(path)
         except (OSError, ValueError) as error:
-            raise ReportError(f"{path} cannot be read: {_one_line(error)}") from error
+            raise ReportError(f"{path} cannot be read: {one_line(error)}") from error
     said = [str(warning.message) for warning in caught]
     try:
         chosen = baseline or str(results.manifest.get("baseline") or "tcp")
@@ -88,40 +85,22 @@ def _evaluated(path: Path, name: str, baseline: str | None) -> tuple[Section, bo
     except SummaryError as error:
         raise ReportError(f"{path}: {error}") from error
     except (PlotError, StallError, ValueError, TypeError) as error:
-        raise ReportError(f"{path} holds values that make no sense: {_one_line(error)}") from error
+        raise ReportError(f"{path} holds values that make no sense: {one_line(error)}") from error
 
 
 def _check(out: Path, force: bool) -> None:
     """Before any work is done: may the page be written there?"""
     if out.is_dir():
         raise ReportError(f"--out: {out} is a folder, a file is expected")
+    if out.exists() and not out.is_file():  # /dev/null would become a file
+        raise ReportError(f"--out: {out} is no file that could be replaced")
     if out.exists() and not force:
         raise ReportError(f"{out} already exists: give --force to replace it, or another --out")
 
 
 def _write(out: Path, text: str) -> None:
     """As a whole or not at all, so that no reader finds half a page."""
-    unfinished: Path | None = None
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=out.parent, prefix=f".{out.name}.", delete=False
-        ) as file:
-            unfinished = Path(file.name)
-            file.write(text)
-        unfinished.chmod(0o666 & ~_umask())
-        unfinished.replace(out)
-    except OSError as error:
-        if unfinished is not None:
-            with contextlib.suppress(OSError):
-                unfinished.unlink()
-        raise ReportError(f"cannot write {out}: {error.strerror}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+        write_whole(out, text.encode())
+    except ResultsError as error:
+        raise ReportError(str(error)) from error

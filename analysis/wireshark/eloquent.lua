@@ -8,7 +8,7 @@
 -- version byte, kind, size and checksum. "Decode As..." binds any further UDP port.
 
 local VERSION, LEAST, MOST = 0xE2, 18, 1200
-local HEADER, INSTANCE, CHECKSUM = 14, 4, 4
+local HEADER, SHORT_HEADER, INSTANCE, CHECKSUM = 14, 10, 4, 4 -- an ACK has no time
 local MAX_TOKEN, MAX_RANGES = 1024, 32
 local MAX_VALUE = UInt64(0, 0x10000) -- 2^48
 local DATA, ACK, PING, CANCEL = 1, 2, 3, 4
@@ -245,9 +245,10 @@ function eloquent.dissector(buffer, pinfo, root)
     tree:add(f.reserved, head)
     tree:add(f.kind, head)
     tree:add(f.stream_id, buffer(2, 8))
-    tree:add(f.sent_at, buffer(10, 4))
+    if kind ~= ACK then tree:add(f.sent_at, buffer(10, 4)) end
 
     local cursor, info = Cursor.new(buffer, cut and captured or size - CHECKSUM), ""
+    if kind == ACK then cursor.at = SHORT_HEADER end
     if bit.band(head:uint(), 0x70) ~= 0 then
         cursor.fault = string.format("reserved bits are set in 0x%02x", head:uint())
     elseif not BODIES[kind] then

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from typing import ClassVar, Protocol
 
-from apps.sources import one_line as one_line
 from eloquent import Reason, Token
 from terminal import message
+from terminal.text import one_line
 
 #: A client from which no prompt comes for this long (s) is dropped.
 PROMPT_TIMEOUT = 60.0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from eloquent import Reason, Token, records, udp
 from eloquent.udp import Address
+from terminal.text import one_line
 
 from .base import (
     CLOSE_TIMEOUT,
@@ -22,7 +23,6 @@ from .base import (
     Reader,
     Stack,
     StackError,
-    one_line,
     quiet_logger,
 )
 from .sockets import addresses, first_of

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from eloquent import Reason, Token
 from eloquent.window import MAX_PROMPT, WINDOW_BYTES
+from terminal.text import one_line
 
 from .base import (
     PROMPT_TIMEOUT,
@@ -24,7 +25,6 @@ from .base import (
     Stack,
     StackError,
     end_text,
-    one_line,
     quiet_logger,
     read_end,
 )

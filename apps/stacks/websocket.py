@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from eloquent import Reason, Token
 from eloquent.window import MAX_PROMPT, WINDOW_BYTES
+from terminal.text import one_line
 
 from .base import (
     CLOSE_TIMEOUT,
@@ -21,7 +22,6 @@ from .base import (
     Stack,
     StackError,
     end_text,
-    one_line,
     quiet_logger,
     read_end,
 )

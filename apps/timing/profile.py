@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from apps.sources import SourceError
 from apps.timing.shapes import SHAPES, Parameter, Shape
+from terminal.arguments import did_you_mean
 from topologies import text_file
 
 FOLDER = Path(__file__).parents[1] / "data" / "timing"
@@ -85,7 +86,8 @@ def load(spec: str) -> Profile:
     else:
         known = ", ".join(names())
         raise TimingError(
-            f"unknown timing profile {name!r}: use {known} or a .toml file, and :key=value after it"
+            f"unknown timing profile {name!r}: use {known} or a .toml file, and :key=value after "
+            f"it{did_you_mean(name, names())}"
         )
     shape, about = SHAPES[file.kind], dict(file.about)
     values: dict[str, Any] = dict.fromkeys(shape.parameters()) | file.values

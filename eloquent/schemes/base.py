@@ -57,6 +57,10 @@ class Scheme(ABC):
         """The peer asks: nothing has reached it for a while, and it has no news for us."""
         del window, now
 
+    def on_move(self, now: float) -> None:
+        """The peer has a new address: all that is in flight went to the old one."""
+        del now
+
     def next_timer(self, window: Window, rtt: RttEstimator) -> float | None:
         """When ``on_timer`` wants to be called; None: not before the next token or ACK.
 

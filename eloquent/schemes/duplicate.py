@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..rtt import RttEstimator
-from ..window import Window
+from ..window import Fresh, Window
 from .base import Scheme
 
 
@@ -32,7 +31,9 @@ class Duplicate(Scheme):
         self._spacing = int(spacing or 0) / 1e3
         self._later = copies - 1 if spacing else 0
         self.copies = 1 if spacing else copies
-        self._due: deque[tuple[float, tuple[int, ...]]] = deque()
+        #: When the copies of an index are due: those of its last sending, so that this never grows
+        #: beyond the window, whether the timer may act or not.
+        self._due: dict[int, tuple[float, ...]] = {}
 
     def on_token(self, window: Window, now: float) -> Iterable[int]:
         return self._again(range(window.unsent, window.next_index), now)
@@ -43,14 +44,22 @@ class Duplicate(Scheme):
 
     def _again(self, indices: Iterable[int], now: float) -> Iterable[int]:
         same = tuple(indices)
-        if same:
-            self._due.extend((now + n * self._spacing, same) for n in range(1, self._later + 1))
+        if self._later:
+            due = tuple(now + n * self._spacing for n in range(1, self._later + 1))
+            self._due.update(dict.fromkeys(same, due))
         return same
 
+    def on_ack(self, window: Window, fresh: Sequence[Fresh], rtt: RttEstimator, now: float) -> None:
+        for item in fresh:
+            self._due.pop(item.index, None)
+
     def next_timer(self, window: Window, rtt: RttEstimator) -> float | None:
-        return min((due for due, _ in self._due), default=None)
+        return min((due[0] for due in self._due.values()), default=None)
 
     def on_timer(self, window: Window, rtt: RttEstimator, now: float) -> Iterable[int]:
-        copy = {i for due, indices in self._due if due <= now for i in indices}
-        self._due = deque(item for item in self._due if item[0] > now)
-        return [index for index in window.unacknowledged() if index in copy]
+        copy = [index for index, due in self._due.items() if due[0] <= now]
+        for index in copy:
+            later = tuple(due for due in self._due.pop(index) if due > now)
+            if later:
+                self._due[index] = later
+        return sorted(copy)

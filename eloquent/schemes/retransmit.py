@@ -110,6 +110,15 @@ class Retransmit(Scheme):
         lost = [segment for segment in self._flight if segment.lost][:room]
         return [index for segment in lost for index in range(segment.first, segment.stop)]
 
+    def on_move(self, now: float) -> None:
+        """Another path: its window and its RTO start anew (RFC 9000, section 9.4)."""
+        for segment in self._flight:
+            segment.lost = True
+        self._window, self._threshold, self._backoff = INITIAL_WINDOW, math.inf, 0
+        self._newest, self._newest_rtt = (-math.inf, -1), 0.0
+        self._recovering, self._recover_until, self._probed_until = False, -1, -1
+        self._timer_base = now
+
     # -- noticing losses -------------------------------------------------------------------------
 
     def on_ack(self, window: Window, fresh: Sequence[Fresh], rtt: RttEstimator, now: float) -> None:

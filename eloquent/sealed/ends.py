@@ -14,7 +14,8 @@ from typing import Any
 from ..client import Client
 from ..path import Path
 from ..receiver import Token
-from ..server import LEASE, Address, Datagrams, Server
+from ..server import Datagrams, Server
+from ..stream import LEASE, Address, Stream
 from .packets import (
     SealedOut,
     check_pad,
@@ -85,7 +86,7 @@ class SealedServer(Server):
         """Number of sessions whose keys are held."""
         return len(self._sessions)
 
-    def receive(self, datagram: bytes, address: Address, now: float) -> Any:
+    def receive(self, datagram: bytes, address: Address, now: float) -> Stream | None:
         """See ``Server.receive``."""
         self._forget(now)
         session_id = session_of(datagram)
@@ -141,9 +142,9 @@ class SealedServer(Server):
     def _was_on_wire(self, size: int) -> int:
         return self._arriving  # a client need not pad as this end does
 
-    def _new_path(self, *args: Any, **options: Any) -> Path:
+    def _new_path(self, *, validated: bool) -> Path:
         # The limit before an address is proven is one for what leaves, not for what is within.
-        path = super()._new_path(*args, **options)
+        path = super()._new_path(validated=validated)
         path.on_wire = self._on_wire
         path.was_on_wire = self._was_on_wire
         return path
