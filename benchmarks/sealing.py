@@ -19,7 +19,7 @@ from terminal.console import standard_output
 from terminal.table import Table
 
 SIZES = (19, 60, 200, 1200)
-PADS = (0, 32, 64, 128)
+PADS = (0, 32, 64, 96)
 LOSSES = (0.0, 0.1)
 ROUNDS = 7
 ANSWER = [(0.045 * (n + 1), b" token"[: 3 + n % 4]) for n in range(400)]

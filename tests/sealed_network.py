@@ -40,7 +40,7 @@ class Observer(AmplificationObserver):  # type: ignore[misc]
 
 
 class SealedNetwork(Network):  # type: ignore[misc]
-    """One sealed conversation, packets filled up in steps of ``pad``."""
+    """One sealed conversation, packets filled up in steps of ``pad``, or ``client_pad``."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class SealedNetwork(Network):  # type: ignore[misc]
         fate: Fate,
         *,
         pad: int = 0,
+        client_pad: int | None = None,
         aead: Aead = Aead.AES_256_GCM,
         prompt: bytes = b"why is the sky blue?",
         scheme: str = "eloquent",
@@ -61,7 +62,8 @@ class SealedNetwork(Network):  # type: ignore[misc]
         self.ticket = self.book.issue()
         bits = rng.getrandbits
         self.server = SealedServer(self.book, pad=pad, scheme=scheme, random_bits=bits)
-        self.client = SealedClient(prompt, 0.0, self.ticket, pad=pad, random_bits=bits)
+        step = pad if client_pad is None else client_pad
+        self.client = SealedClient(prompt, 0.0, self.ticket, pad=step, random_bits=bits)
         self.amplification = Observer(self.ticket)
 
     def packets(self, direction: str) -> list[bytes]:

@@ -20,7 +20,7 @@ from eloquent.sealed import (
     TicketBook,
     TicketError,
 )
-from eloquent.sealed.ends import SESSION_LEASE
+from eloquent.sealed.ends import MAX_SERVER_PAD, SESSION_LEASE
 
 TOKENS = [b" token-%d" % n for n in range(120)]
 QUESTION = b"why is the sky blue?"
@@ -74,12 +74,33 @@ def test_an_unproven_address_gets_three_times_what_came(pad: int) -> None:
 
 
 def test_padding_that_came_counts_too() -> None:
-    """Or else the first answer, which is as large, would have to wait."""
+    """Seen by how much an unproven address may get: three times the 1232 bytes of one packet."""
     book = TicketBook(ADDRESS)
-    server = SealedServer(book, pad=1232)
+    server = SealedServer(book)
     (packet,) = SealedClient(QUESTION, 0.0, book.issue(), pad=1232).datagrams(0.0)
     server.receive(packet, "client", 0.0)
-    assert [len(answer) for answer, _ in server.datagrams(0.0)] == [1232]
+    went = sum(len(answer) for answer, _ in server.datagrams(0.0))
+    (asked,) = server.events()
+    for _ in range(3):
+        asked.stream.push(b"x" * 1024, 0.0)
+    went += sum(len(answer) for answer, _ in server.datagrams(0.1))
+    assert 2 * 1232 < went <= 3 * 1232
+
+
+def test_no_answer_is_three_times_what_it_answers() -> None:
+    """RFC 9000, section 8.1, where the limit of a stream does not count: CANCEL and challenges."""
+    net = SealedNetwork(TOKENS, lossy(1, 0.0), pad=MAX_SERVER_PAD, client_pad=0)
+    net.run(stop=lambda: len(net.answer) == 5)
+    net.client.cancel(net.now)
+    (cancel,) = net.client.datagrams(net.now)
+    net.server.datagrams(net.now)
+    net.server.receive(cancel, "forged", net.now)
+    (answer,) = net.server.datagrams(net.now)
+    assert (len(cancel), len(answer[0]), answer[1]) == (37, 96, "forged")
+    with pytest.raises(
+        ValueError, match=r"pad is 97: more than 96 bytes would be more than 3 times"
+    ):
+        SealedServer(net.book, pad=97)
 
 
 def test_plain_and_sealed_do_not_hear_each_other() -> None:
@@ -180,6 +201,28 @@ def test_copies_from_elsewhere_move_nothing_and_are_not_answered() -> None:
     assert net.answer == TOKENS
     assert next(arrived) > 250
     assert set(net.amplification.went) == {("client", 1)}
+
+
+@pytest.mark.parametrize("pad", [0, 64])
+def test_a_packet_that_is_held_back_and_sent_from_elsewhere_takes_nothing(pad: int) -> None:
+    """RFC 9000, section 9.3: authentic and new, but who sent it cannot answer the challenge."""
+    net = SealedNetwork(TOKENS, lossy(8, 0.05), pad=pad)
+    honest, stolen = net._send, itertools.count(1)
+
+    def steal(packet: bytes, direction: str, address: object) -> None:
+        if direction == "up" and 1.0 < net.now < 3.0 and next(stolen) % 4 == 0:
+            forged = ("attacker", 1)
+            net.amplification.arrived(packet, forged)
+            net.at(net.now + 0.02, lambda: net.server.receive(packet, forged, net.now))
+        else:
+            honest(packet, direction, address)
+
+    net._send = steal
+    net.run()
+    assert net.answer == TOKENS and net.client.complete
+    assert next(stolen) > 20
+    amplification = net.amplification  # which asserts the limit at each address
+    assert 0 < amplification.went["attacker", 1] <= 3 * amplification.came["attacker", 1]
 
 
 def test_a_client_that_moves_is_followed() -> None:

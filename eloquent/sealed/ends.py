@@ -32,6 +32,11 @@ from .tickets import Session, Ticket, Tickets
 SESSION_LEASE = LEASE + 1.0
 
 
+#: Largest step of a server: with one step it answers the smallest packet of a client (37 bytes, a
+#: CANCEL), which may come from a forged address, and that must be at most 3 times as large.
+MAX_SERVER_PAD = 96
+
+
 class SealedClient(Client):
     """A ``Client`` in the session of ``ticket``. Packets are filled up in steps of ``pad`` bytes.
 
@@ -69,13 +74,18 @@ class SealedClient(Client):
 class SealedServer(Server):
     """A ``Server`` for clients with ``tickets`` only. ``options`` are those of ``Server``.
 
-    Raises ValueError as that does, and for ``pad``.
+    Raises ValueError as that does, and for a ``pad`` above MAX_SERVER_PAD.
     """
 
     def __init__(self, tickets: Tickets, *, pad: int = 0, **options: Any) -> None:
         super().__init__(**options)
+        if check_pad(pad) > MAX_SERVER_PAD:
+            raise ValueError(
+                f"pad is {pad}: more than {MAX_SERVER_PAD} bytes would be more than 3 times what a "
+                "forged address may have sent; give a smaller step"
+            )
         self._tickets = tickets
-        self._pad = check_pad(pad)
+        self._pad = pad
         self._on_wire = functools.partial(packet_size, pad=pad)
         self._arriving = 0  # bytes of the packet that the server within is being given
         #: With the time of the last authentic packet, which is their order too.
