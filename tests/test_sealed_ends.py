@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import random
 
 import pytest
 from network import Network, lossy  # type: ignore[import-not-found]
@@ -232,6 +233,34 @@ def test_a_client_that_moves_is_followed() -> None:
     net.run()
     assert net.answer == TOKENS and net.client.complete
     assert set(net.amplification.proven) >= {("client", n) for n in (1, 4)}
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_on_any_network_the_text_is_equal(seed: int) -> None:
+    rng = random.Random(seed)
+    lost = lossy(seed, rng.uniform(0, 0.4), jitter=rng.choice((0.0, 0.05, 0.3)))
+
+    def fate(packet: bytes, direction: str, now: float) -> list[tuple[bytes, float]]:
+        arrivals = lost(packet, direction, now)
+        if rng.random() < 0.1:  # copies, and bits that flip without a checksum to notice it
+            flipped = packet[:-1] + bytes([packet[-1] ^ 1])
+            copies = [(packet, rng.uniform(0.0, 1.0)) for _ in range(2)]
+            arrivals = [*arrivals, (flipped, 0.01), *copies]
+        return arrivals
+
+    net = SealedNetwork(
+        TOKENS,
+        fate,
+        scheme=rng.choice(schemes.names()),
+        pad=rng.choice((0, 16, 64, 96)),
+        client_pad=rng.choice((0, 64, 500)),
+        aead=rng.choice(list(Aead)),
+        seed=seed,
+    )
+    for _ in range(rng.choice((0, 0, 1, 4))):
+        net.move_client(rng.uniform(0.0, 6.0))
+    net.run()
+    assert net.answer == TOKENS and net.client.complete and net.client.error is None
 
 
 def test_sessions_are_forgotten_but_not_reopened() -> None:
