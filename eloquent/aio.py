@@ -227,13 +227,23 @@ class ClientEndpoint(Endpoint):
         self._end()
 
 
+#: Makes a client of a prompt and the time, as ``Client`` does.
+Asker = Callable[[bytes, float], Client]
+
+
 async def connect(
-    prompt: bytes, host: str, port: int, on_tokens: Callable[[list[Token]], None]
+    prompt: bytes,
+    host: str,
+    port: int,
+    on_tokens: Callable[[list[Token]], None],
+    *,
+    asker: Asker | None = None,
 ) -> ClientEndpoint:
     """Ask ``prompt``; see ``ClientEndpoint``. For most uses ``ask`` is simpler.
 
-    Of a name with several addresses all are tried: see ``Attempts``. Raises OSError (the name has
-    no address that can be used here) and ValueError (the prompt is too long).
+    Of a name with several addresses all are tried: see ``Attempts``. What an ``asker`` makes, say a
+    sealed client, asks at the first only. Raises OSError (the name has no address that can be used
+    here) and ValueError (the prompt is too long).
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
@@ -251,20 +261,26 @@ async def connect(
             ways.append((family, address))
     if not ways:
         raise problem or OSError(f"no address of {host} can be used")
-    core = Attempts(prompt, [address for _, address in ways], loop.time())
+    client = None
+    if asker is not None:
+        client = asker(prompt, loop.time())
+        del ways[1:]
+    core = Attempts(prompt, [address for _, address in ways], loop.time(), client=client)
     endpoint = ClientEndpoint(core, on_tokens)
     await endpoint.open(sockets, ways)
     return endpoint
 
 
-async def ask(prompt: bytes, host: str, port: int) -> AsyncGenerator[Token, None]:
+async def ask(
+    prompt: bytes, host: str, port: int, *, asker: Asker | None = None
+) -> AsyncGenerator[Token, None]:
     """Iterate over the tokens of the answer, each at the moment it can be shown.
 
     Leaving the loop early (``aclose``) cancels the answer at the server. Raises AnswerLost when
     the answer breaks off, at the server or on the way; the tokens before that were delivered.
     """
     queue: asyncio.Queue[list[Token]] = asyncio.Queue()
-    endpoint = await connect(prompt, host, port, queue.put_nowait)
+    endpoint = await connect(prompt, host, port, queue.put_nowait, asker=asker)
     try:
         while not (endpoint.client.complete and queue.empty()):
             for token in await queue.get():

@@ -51,7 +51,8 @@ class Attempts(Generic[AddressT]):
     """Asks ``prompt`` at the first of ``addresses`` that answers.
 
     The same use as ``Client``, but datagrams go to and come from addresses, which are any hashable
-    values. Raises ValueError: the prompt is too long, or there is no address.
+    values. ``client`` asks in place of a new one, where there is one address only. Raises
+    ValueError: the prompt is too long, there is no address, or several for one ``client``.
     """
 
     def __init__(
@@ -61,11 +62,14 @@ class Attempts(Generic[AddressT]):
         now: float,
         *,
         random_bits: Callable[[int], int] = secrets.randbits,
+        client: Client | None = None,
     ) -> None:
         if not addresses:
             raise ValueError("no address to ask")
+        if client is not None and len(addresses) > 1:
+            raise ValueError(f"one client cannot ask at {len(addresses)} addresses")
         #: The conversation, and where it is held. Both may change until ``answered``.
-        self.client = Client(prompt, now, random_bits=random_bits)
+        self.client = client or Client(prompt, now, random_bits=random_bits)
         self.address = addresses[0]
         #: A server was heard.
         self.answered = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Callable
 
 from .rtt import RttEstimator
 
@@ -36,6 +37,10 @@ class Path:
         self._stamps: dict[int, float] = {}
         self._unanswered_since: float | None = None
         self._resumed_at = -math.inf  # when the last outage was over
+        #: How large a datagram of so many bytes will be on the wire, and was there: larger, where a
+        #: layer wraps it.
+        self.on_wire: Callable[[int], int] = lambda size: size
+        self.was_on_wire = self.on_wire
         self._received = 0
         self._sent = 0
 
@@ -87,13 +92,15 @@ class Path:
         return stamp in self._stamps
 
     def received(self, size: int) -> None:
-        """``size`` bytes came from the peer's address."""
-        self._received += size
+        """A datagram of ``size`` bytes came from the peer's address."""
+        self._received += self.was_on_wire(size)
 
-    def may_send(self, size: int) -> bool:
-        """Whether ``size`` more bytes may go to the peer's address."""
-        return self.validated or self._sent + size <= AMPLIFICATION * self._received
+    def may_send(self, size: int, copies: int = 1) -> bool:
+        """Whether that many datagrams of ``size`` bytes more may go to the peer's address."""
+        if self.validated:
+            return True
+        return self._sent + copies * self.on_wire(size) <= AMPLIFICATION * self._received
 
-    def sent(self, size: int) -> None:
-        """``size`` bytes went to the peer's address."""
-        self._sent += size
+    def sent(self, size: int, copies: int = 1) -> None:
+        """That many datagrams of ``size`` bytes went to the peer's address."""
+        self._sent += copies * self.on_wire(size)

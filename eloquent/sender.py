@@ -295,10 +295,10 @@ class Sender:
             first, tokens, end = run
             head = self.stream_id, self.path.stamp(now), self.from_server
             datagram = encode(Data(*head, first, tokens, end, self.instance))
-            if not self.path.may_send(len(datagram) * copies):
+            if not self.path.may_send(len(datagram), copies):
                 self._blocked = True
                 break
-            self.path.sent(len(datagram) * copies)
+            self.path.sent(len(datagram), copies)
             self.window.mark_sent(run, now)
             self.scheme.on_sent(range(first, first + len(tokens) + (end is not None)), now)
             out += [datagram] * copies

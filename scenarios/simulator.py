@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from eloquent import Asked, Client, Reason, Server, Stream
+from eloquent.sealed import SealedClient, SealedServer, TicketBook
 from topologies.channel import Channel, subseed
 from topologies.profile import LinkProfile, NetworkProfile
 
@@ -73,6 +74,8 @@ class Simulation:
         By name, from the client's side to the server's. The name enters into the seeds.
     record
         Keep every datagram for a table of packets.
+    pad
+        Sealed, packets filled up in steps of so many bytes (0: not at all). None: plain.
     """
 
     def __init__(
@@ -85,10 +88,19 @@ class Simulation:
         prompt: bytes = b"why?",
         reason: Reason = Reason.STOP,
         record: bool = False,
+        pad: int | None = None,
     ) -> None:
         bits = random.Random(subseed(seed, "end points", scheme, "bits")).getrandbits
-        self._server = Server(scheme, random_bits=bits)
-        self._client = Client(prompt, 0.0, random_bits=bits)
+        self._server: Server
+        self._client: Client
+        if pad is None:
+            self._server = Server(scheme, random_bits=bits)
+            self._client = Client(prompt, 0.0, random_bits=bits)
+        else:
+            secrets = random.Random(subseed(seed, "tickets")).randbytes
+            book = TicketBook(_SERVER_ADDRESS, random_bytes=secrets)
+            self._server = SealedServer(book, pad=pad, scheme=scheme, random_bits=bits)
+            self._client = SealedClient(prompt, 0.0, book.issue(), pad=pad, random_bits=bits)
         self._tokens, self._reason, self._record = tokens, reason, record
         rebind = [link.rebind for link in links.values() if link.rebind]
         if rebind:
@@ -272,10 +284,11 @@ def simulate(
     prompt: bytes = b"why?",
     reason: Reason = Reason.STOP,
     record: bool = False,
+    pad: int | None = None,
 ) -> Answer:
     """One answer over the two links of ``network``; see ``Simulation``."""
     links = {"access": network.access, "server": network.server}
     simulation = Simulation(
-        scheme, tokens, links, seed, prompt=prompt, reason=reason, record=record
+        scheme, tokens, links, seed, prompt=prompt, reason=reason, record=record, pad=pad
     )
     return simulation.run()

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import eloquent, eloquent.aio, eloquent.records, eloquent.schemes
+import eloquent, eloquent.aio, eloquent.records, eloquent.schemes, eloquent.sealed
 assert "eloquent" in eloquent.schemes.names()
 foreign = {name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names
 print(sorted(foreign - {"__main__", "eloquent"}))
@@ -33,6 +33,26 @@ def test_the_core_touches_neither_sockets_nor_clocks() -> None:
         [sys.executable, "-I", "-S", "-c", program, str(ROOT)], capture_output=True, text=True
     )
     assert done.stdout.split("\n")[1:3] == ["False", "False"], done.stderr
+
+
+def test_sealing_says_what_is_missing() -> None:
+    program = (
+        PROGRAM
+        + """
+from eloquent.sealed import TicketBook
+try:
+    TicketBook(("localhost", 1)).issue().session(server=True)
+except ImportError as error:
+    print(error)
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, str(ROOT)], capture_output=True, text=True
+    )
+    assert done.stdout.split("\n")[1] == (
+        "sealed streams need the package cryptography (No module named 'cryptography'): "
+        "pip install 'eloquent-testbed[sealed]'"
+    ), done.stderr
 
 
 def test_it_is_typed() -> None:
