@@ -53,7 +53,7 @@ def run(plan: Plan, times: Timetable, out: Path) -> int:
         return 2
     warnings.showwarning = lambda what, *_: message.warning(what)
     experiment = Experiment(plan, times, folder, console)
-    status = 0
+    status, told = 0, ""
     try:
         experiment.run()
     except KeyboardInterrupt as stop:
@@ -61,15 +61,16 @@ def run(plan: Plan, times: Timetable, out: Path) -> int:
         status = stopping.status(stop)
     except ERRORS as error:
         message.error(error)
-        status = 1
+        status, told = 1, str(error)
     experiment.manifest["finished"] = status == 0
-    folder.write_manifest(experiment.manifest)
     try:
+        folder.write_manifest(experiment.manifest)
         folder.consolidate()
         pictures = not stopping.was_stopped(status)
         cell_report.finish(plan, folder, experiment.tables, console, pictures=pictures)
     except ERRORS as error:
-        message.error(error)
+        if str(error) != told:  # a disk that is full is full for the summary, too
+            message.error(error)
         status = status or 1
     return status
 

@@ -67,7 +67,7 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
     # Warnings of the analysis (a capture that breaks off, say) are for the user: a line each.
     warnings.showwarning = lambda what, *_: message.warning(what)
     experiment = Experiment(plan, folder, console)
-    status = 0
+    status, told = 0, ""
     try:
         experiment.run()
     except KeyboardInterrupt as stop:
@@ -75,14 +75,15 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
         status = stopping.status(stop)
     except EXPECTED_ERRORS as error:
         message.error(error)
-        status = 1
+        status, told = 1, str(error)
     experiment.manifest["finished"] = status == 0
     try:
         # Who stops it is in a hurry.
         pictures = show and not stopping.was_stopped(status)
         experiment.finish(pictures=pictures, show=show)
     except EXPECTED_ERRORS as error:
-        message.error(error)
+        if str(error) != told:  # a disk that is full is full for the summary, too
+            message.error(error)
         status = status or 1
     return status
 

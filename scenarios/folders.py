@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import itertools
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ class FolderError(ValueError):
 
 @contextlib.contextmanager
 def results_folder(out: Path | None, name: str, *, goes_on: bool = False) -> Iterator[Path]:
-    """The folder for this run, there when this begins; one that stays empty is removed again.
+    """The folder for this run, there when this begins; one without a file is removed again.
 
     ``out`` must not exist or be empty, unless the run ``goes_on`` with what is there. Without it
     the folder is called after the time, in ``results/NAME``, and is nobody else's. Raises
@@ -50,9 +51,8 @@ def results_folder(out: Path | None, name: str, *, goes_on: bool = False) -> Ite
     try:
         yield folder
     finally:
-        if folder in made:
-            with contextlib.suppress(OSError):  # not empty: there are results
-                folder.rmdir()
+        if folder in made and not any(files for _, _, files in os.walk(folder)):
+            shutil.rmtree(folder, ignore_errors=True)  # nor would it refuse the next try
         _hand_over(made, folder, before)
 
 

@@ -89,7 +89,7 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
         message.error(error)
         return 2
     warnings.showwarning = lambda what, *_: message.warning(what)
-    status = 0
+    status, told = 0, ""
     try:
         with recorded(plan, console) as (source, _):
             _simulate(plan, folder, console, source)
@@ -98,7 +98,7 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
         status = stopping.status(stop)
     except EXPECTED_ERRORS as error:
         message.error(error)
-        status = 1
+        status, told = 1, str(error)
     if status and not (folder.path / "summary.csv").exists():
         shutil.rmtree(folder.path)  # there is no log that tells more
         if stopping.was_stopped(status):
@@ -108,7 +108,8 @@ def run(plan: Plan, out: Path, *, show: bool = True) -> int:
         pictures = show and not stopping.was_stopped(status)
         report.finish(plan, folder, console, "model", pictures=pictures, show=show)
     except EXPECTED_ERRORS as error:
-        message.error(error)
+        if str(error) != told:  # a disk that is full is full for the summary, too
+            message.error(error)
         status = status or 1
     return status
 

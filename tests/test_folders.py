@@ -31,6 +31,7 @@ def test_runs_of_the_same_second_have_a_folder_each(
         assert one == Path("results/a/20260102-030405")
         assert [two.name, three.name] == ["20260102-030405-2", "20260102-030405-3"]
         (two / "file").touch()
+        (three / "logs").mkdir()
     # What stayed empty is gone again.
     assert [path.name for path in Path("results/a").iterdir()] == ["20260102-030405-2"]
 

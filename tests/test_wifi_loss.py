@@ -230,6 +230,8 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_measured(tmp_path: Path) -> 
         _, stderr = child.communicate(timeout=250)
         assert child.returncode == 1, stderr
         assert "Traceback" not in stderr
-        assert "space" in stderr
+        errors = [line for line in stderr.splitlines() if line.startswith("error: ")]
+        assert errors and len(set(errors)) == len(errors)
+        assert "space" in errors[0]
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
