@@ -45,6 +45,8 @@ EXTRAS = {
         "uvicorn>=0.50,<1",
         "websockets>=16,<17",
     ],
+    # Sealed streams, for programs that install the library alone.
+    "sealed": ["cryptography>=46,<51"],
     "test": [
         "distributed>=2025.1,<2028",
         "hypothesis>=6.100,<7",
@@ -67,7 +69,7 @@ setup(
     license_expression="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    packages=["eloquent", "eloquent.schemes"],
+    packages=["eloquent", "eloquent.schemes", "eloquent.sealed"],
     package_dir={"": "."},
     package_data={"eloquent": ["py.typed"]},
     extras_require=EXTRAS,
