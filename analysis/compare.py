@@ -25,7 +25,7 @@ from analysis.results import Results, ResultsError, ResultsWarning, load, unfini
 from analysis.summary import CONFIDENCE, SummaryError, estimate
 from analysis.tables import NONE
 from terminal import message, program
-from terminal.arguments import Parser
+from terminal.arguments import Parser, did_you_mean
 from terminal.console import standard_output
 from terminal.table import Table
 
@@ -215,7 +215,9 @@ def _metrics(a: pd.DataFrame, b: pd.DataFrame, asked: Sequence[str] | None) -> l
         return shared
     missing = [name for name in asked if name not in shared]
     if missing:
-        raise CompareError(f"--metric: {missing[0]!r} is not in both folders: {', '.join(shared)}")
+        meant = did_you_mean(missing[0], shared)
+        meant = meant or f": {', '.join(shared)}"
+        raise CompareError(f"--metric: {missing[0]!r} is not in both folders{meant}")
     return list(dict.fromkeys(asked))
 
 

@@ -62,7 +62,9 @@ def _check_header(header: list[str], path: Path) -> None:
     for name in NEEDED:
         if name not in header:
             known = ", ".join(filter(None, header[:6])) or "none"
-            meant = did_you_mean(name, header) or f"; the first are {known}"
+            meant = (
+                did_you_mean(name, set(header) - set(SUMMARY_COLUMNS)) or f"; the first are {known}"
+            )
             raise SummaryFileError(f"{path} has no column {name!r}{meant}")
     for name in SUMMARY_COLUMNS:
         if header.count(name) > 1:
@@ -89,6 +91,8 @@ def _value(name: str, cell: str, separator: str, where: str) -> Any:
     if _NUMBER.fullmatch(number) is None:
         raise SummaryFileError(f"{where} is {cell!r}, no number: did a spreadsheet change it?")
     value = float(number)
+    if math.isinf(value) and "inf" not in cell.lower():
+        raise SummaryFileError(f"{where} is {cell!r}, which no measure can be")
     if name in _WHOLE and not value.is_integer():
         raise SummaryFileError(f"{where} is {cell!r}, no whole number")
     return int(value) if name in _WHOLE else value

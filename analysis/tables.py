@@ -45,6 +45,8 @@ def summary_table(summary: pd.DataFrame, baseline: str = "tcp", theta: float = T
     ):
         table.add_column(header, justify="right")
     measures = means(summary).set_index(["scheme", "column"])
+    every = summary if "tokens_lost" in summary else summary.assign(tokens_lost=math.nan)
+    lost = every.groupby("scheme")["tokens_lost"].sum(min_count=1)
     for scheme in summary["scheme"].unique():
         at = measures.loc[scheme]
         table.add_row(
@@ -57,7 +59,7 @@ def summary_table(summary: pd.DataFrame, baseline: str = "tcp", theta: float = T
             _join(at, "delay_p50", "delay_p95"),
             _plain(_mean(at, "datagrams_per_token"), ".2f"),
             _plain(_mean(at, "bytes_per_token"), ".0f"),
-            _plain(summary[summary["scheme"] == scheme]["tokens_lost"].sum(), ".0f"),
+            _plain(lost[scheme], ".0f"),
         )
     return table
 

@@ -91,6 +91,8 @@ def _command(plan: Plan, out: Path, source: str) -> list[str]:
 def _environment() -> dict[str, str]:
     names = ("PYTHONPATH",)
     variables = {name: os.environ[name] for name in names if name in os.environ}
+    # The guest's output is passed on as it is: it must suit the output out here.
+    variables["PYTHONIOENCODING"] = sys.stdout.encoding
     if sys.stderr.isatty():
         # The guest's output passes through a pipe; let its progress bar move all the same.
         size = shutil.get_terminal_size()

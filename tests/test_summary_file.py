@@ -9,6 +9,7 @@ import pytest
 
 from analysis.__main__ import main as analysis
 from analysis.compare import main as compare
+from analysis.report.command import main as report
 from analysis.results import ResultsError, ResultsFolder, load
 
 ROWS = (
@@ -80,6 +81,7 @@ def test_columns_of_ones_own_stay(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         ("0.125", "#DIV/0!", "line 2: stall_ratio is '#DIV/0!', no number"),
+        ("0.25", "1e400", "line 3: stall_ratio is '1e400', which no measure can be"),
         ("0.25", "25%", "line 3: stall_ratio is '25%', no number"),
         ("0.25", "Jan 25", "line 3: stall_ratio is 'Jan 25', no number"),
         ("4123456789", "4.12E+09", "line 2: seed is '4.12E+09', no whole number with all"),
@@ -87,6 +89,7 @@ def test_columns_of_ones_own_stay(tmp_path: Path) -> None:
         ("1200", "1200.5", "line 3: wire_bytes is '1200.5', no whole number"),
         ("eloquent", "", "line 2: scheme is empty"),
         ("scheme", "Scheme", "has no column 'scheme': did you mean 'Scheme'?"),
+        ("scheme", "Verfahren", "has no column 'scheme'; the first are scenario, Verfahren, run"),
         ("agree_max", "run", "has the column 'run' twice"),
         ("1e-05", "1e-05,7", "is no table: line 3 has 8 values for 7 columns"),
         ("eloquent", "elo\xffquent", "is not text in UTF-8"),
@@ -127,3 +130,14 @@ def test_a_missing_measure_names_its_file(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {bad / 'summary.csv'}: ")
     assert "stall_ratio" in line
+
+
+def test_a_report_without_its_measure_is_one_line_and_without_another_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = folder(tmp_path / "bad", text(names=NAMES[:4]).encode())
+    assert report([str(bad)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {bad}: the summary has no column stall_ratio")
+    assert "tokens_lost" not in NAMES
+    assert analysis([str(folder(tmp_path / "few"))]) == 0

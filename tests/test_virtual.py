@@ -111,9 +111,11 @@ def test_an_ordinary_user_needs_no_more(first: tuple[Path, str]) -> None:
         (home / "own").mkdir()
         (home / "own").chmod(0o777)
         own = {"HOME": str(home / "own"), "XDG_CACHE_HOME": str(home / "cache")}
+        own["PYTHONIOENCODING"] = "ascii"  # what the guest prints has to go out here
         out = home / "own" / "out"
         done = run(*WORDS, "--seed", "1", "--out", str(out), user=user, **own)
         assert done.returncode == 0, done.stdout + done.stderr
+        assert (done.stdout + done.stderr).isascii() and "+/- 95%" in done.stdout
         assert {path.stat().st_uid for path in [out, *out.rglob("*")]} == {65534}
         own_row = pd.read_csv(out / "summary.csv").iloc[0]
         row = pd.read_csv(first[0] / "summary.csv").iloc[0]

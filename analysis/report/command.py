@@ -13,7 +13,7 @@ from analysis.results import ResultsError, ResultsWarning, load, write_whole
 from analysis.stalls import StallError
 from analysis.summary import SummaryError
 from terminal import message
-from terminal.arguments import Parser
+from terminal.arguments import Parser, did_you_mean
 from terminal.text import one_line, visible
 
 _EXAMPLES = """examples:
@@ -58,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _evaluated(path, f"experiment-{number}", options.baseline)
             for number, path in enumerate(folders, 1)
         ]
+        if options.baseline is not None:
+            _check_baseline(options.baseline, {name for one, _ in found for name in one.stalls})
         _write(out, render([one for one, _ in found]))
     except (ReportError, ResultsError, SummaryError) as error:
         message.error(error)
@@ -67,6 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             message.note(f"note: {one.path}: {text}")
     print(f"Report: {visible(str(out))}")
     return 1 if any(damaged for _, damaged in found) else 0
+
+
+def _check_baseline(baseline: str, schemes: set[str]) -> None:
+    if schemes and baseline not in schemes:
+        known = ", ".join(sorted(schemes))
+        raise ReportError(
+            f"--baseline: {baseline!r} was not run, but {known}{did_you_mean(baseline, schemes)}"
+        )
 
 
 def _evaluated(path: Path, name: str, baseline: str | None) -> tuple[Section, bool]:

@@ -42,7 +42,7 @@ class Table(NamedTuple):
 
 def check(summary: pd.DataFrame) -> None:
     """Raises SummaryError if the rows are not those of one scenario, one per scheme and run."""
-    for column in ("scenario", "scheme", "run"):
+    for column in ("scenario", "scheme", "run", "stall_ratio"):
         if column not in summary:
             raise SummaryError(f"the summary has no column {column}: is it a summary.csv of ours?")
     scenarios = summary["scenario"].nunique()
