@@ -185,6 +185,6 @@ def test_a_server_that_dies_ends_the_waiting(silent: JsonProcess, tmp_path: Path
 def test_of_a_command_that_ends_with_an_error_that_alone_is_told(tmp_path: Path) -> None:
     code = "import sys; print('loading', file=sys.stderr); sys.exit('error: no such model')"
     child = JsonProcess(subprocess.Popen, [sys.executable, "-c", code], "server", tmp_path / "log")
-    with pytest.raises(ProcessFailed, match=r"^server ended; error: no such model$"):
+    with pytest.raises(ProcessFailed, match=r"^server: no such model$"):
         child.expect("ready", timeout=60)
     child.stop()

@@ -52,10 +52,6 @@ def test_mistakes_are_one_line_each(tmp_path, capsys):
         ([good, "--out", tmp_path], "is a folder"),
         ([good, "--out", tmp_path / "there.html"], "already exists: give --force"),
         ([good, "--out", tmp_path / "none" / "a.html"], "cannot write"),
-        (
-            [good, "--baseline", "eloqent"],
-            "was not run, but eloquent, tcp: did you mean 'eloquent'",
-        ),
         ([good, "--force", "--out", fifo], "is no file that could be replaced"),
     ):
         words_ = [str(word) for word in arguments]

@@ -72,13 +72,17 @@ def test_means_and_reductions_by_hand(tmp_path):
     assert page.says("wifi_loss: WiFi with bursts of outages") and page.says("a gap beyond 200 ms")
 
 
-def test_another_baseline(tmp_path):
+def test_another_baseline(tmp_path, capsys):
     path = folder(tmp_path / "a")
     page = report(path, "--baseline", "eloquent")
     # 1 - 40 / 15
     assert page.row("Below eloquent, %", "tcp")["stall ratio"] == "-166.7"
     page = report(path, "--baseline", "quic", "--force")
     assert page.says("The baseline quic was not run") and not page.says("not whole")
+    capsys.readouterr()
+    report(path, "--baseline", "eloqent", "--force")
+    line = "note: --baseline: 'eloqent' was not run: did you mean 'eloquent'?\n"
+    assert capsys.readouterr().err == line
 
 
 def test_setup_and_how_to_repeat_it(tmp_path):

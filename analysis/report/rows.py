@@ -42,7 +42,7 @@ class Table(NamedTuple):
 
 def check(summary: pd.DataFrame) -> None:
     """Raises SummaryError if the rows are not those of one scenario, one per scheme and run."""
-    for column in ("scenario", "scheme", "run", "stall_ratio"):
+    for column in ("scenario", "scheme", "run"):
         if column not in summary:
             raise SummaryError(f"the summary has no column {column}: is it a summary.csv of ours?")
     scenarios = summary["scenario"].nunique()
@@ -117,6 +117,8 @@ def limit_ratios(summary: pd.DataFrame) -> pd.DataFrame | None:
     """
     known = {name for name in ("limit_stall_ratio", "ratio_to_limit") if name in summary}
     known = {name for name in known if summary[name].notna().any()}
+    if "stall_ratio" not in summary:
+        known.discard("limit_stall_ratio")
     rows = []
     for scheme, mine in summary.groupby("scheme", sort=False):
         if "limit_stall_ratio" in known:  # a ratio of means, as everywhere
