@@ -173,22 +173,13 @@ def options_of(plan: Plan) -> list[str]:
 def _plan(scenario: Scenario, options: argparse.Namespace, command_line: tuple[str, ...]) -> Plan:
     knobs = {name: getattr(options, name) for name in scenario.knobs()}
     schemes = _schemes(scenario, options)
-    source = options.source or _usual_source(scenario, options, knobs)
-    if source in MODEL_SPECS:
-        if options.model is not None:
-            locate(Path(options.model))
-        else:
-            default_model()
-    else:
-        try:
-            open_source(source, options.model)  # a broken file is an error now, not later
-        except SourceError as error:
-            raise SourceError(f"--source: {error}") from None
     check_executor(options.executor)
     prompts = scenario.prompt_set() if options.prompts is None else load(options.prompts)
     network = network_for(scenario, knobs)
     if options.time == "real" and options.engine != "virtual":
         raise UsageError("--time real is for --engine virtual: emulated is always in real time")
+    source = options.source or _usual_source(scenario, options, knobs)
+    _check_source(source, options.model)  # last: a wrong word is told without a model too
     return Plan(
         scenario,
         network,
@@ -215,6 +206,20 @@ def _usual_source(scenario: Scenario, options: argparse.Namespace, knobs: dict[s
     if options.quick:
         return "trace" if options.model is None else "model"
     return scenario.source_of(knobs)
+
+
+def _check_source(source: str, model: str | None) -> None:
+    """A missing model or a broken file is an error now, not later. Raises SourceError."""
+    if source in MODEL_SPECS:
+        if model is not None:
+            locate(Path(model))
+        else:
+            default_model()
+        return
+    try:
+        open_source(source, model)
+    except SourceError as error:
+        raise SourceError(f"--source: {error}") from None
 
 
 def network_for(scenario: Scenario, knobs: dict[str, float]) -> NetworkProfile:

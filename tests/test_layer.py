@@ -150,10 +150,13 @@ def test_show_names_every_field():
 
 def test_ports_and_foreign_traffic():
     datagram = wire.encode(wire.Ack(1, 2, False, 0, 0, asks=True))
-    for ports in ({"dport": 4433}, {"sport": 4439}, {"dport": 4435}):
-        assert EloquentDatagram in IP(bytes(IP() / UDP(**ports) / Raw(datagram)))
-    assert EloquentDatagram not in IP(bytes(IP() / UDP(dport=4440) / Raw(datagram)))
-    assert EloquentDatagram not in IP(bytes(IP() / UDP(dport=4433) / Raw(b"\xc0\0\0\0\1QUIC")))
+    # Both ports: scapy's defaults are 53, which is DNS once another test has loaded that.
+    for sport, dport in ((40000, 4433), (4439, 40000), (40000, 4435)):
+        assert EloquentDatagram in IP(bytes(IP() / UDP(sport=sport, dport=dport) / Raw(datagram)))
+    foreign = ((4440, datagram), (4433, b"\xc0\0\0\0\1QUIC"))
+    for port, content in foreign:
+        packet = IP() / UDP(sport=40000, dport=port) / Raw(content)
+        assert EloquentDatagram not in IP(bytes(packet))
 
 
 def test_a_damaged_datagram_is_shown_as_such():
@@ -161,5 +164,5 @@ def test_a_damaged_datagram_is_shown_as_such():
     datagram[5] ^= 1
     packet = EloquentDatagram(bytes(datagram))
     assert packet.crc_correct is False and "WRONG" in str(packet.show(dump=True))
-    cut = IP(bytes(IP() / UDP(dport=4433) / Raw(bytes(datagram[:9]))))
+    cut = IP(bytes(IP() / UDP(sport=40000, dport=4433) / Raw(bytes(datagram[:9]))))
     assert Raw in cut  # no exception
