@@ -21,7 +21,7 @@ UNPROVEN_SHARE = 16
 #: A client that has not proven its address by then (s) gives way to another one of that kind.
 PROOF_DEADLINE = 10.0
 #: A prompt must be complete this long (s) after its first datagram.
-PROMPT_DEADLINE = 60.0
+PROMPT_DEADLINE = 600.0
 #: A client that owes an acknowledgement or the rest of its prompt and makes no progress for so long
 #: (s) is idle.
 IDLE_AFTER = 15.0

@@ -254,15 +254,16 @@ def test_honest_clients_are_served_in_a_flood_of_20000_a_second() -> None:
 
 def test_a_prompt_has_to_be_complete_in_time() -> None:
     end = server()
-    for step in range(80):  # a piece each second, never the last one
+    for step in range(int(PROMPT_DEADLINE) + 20):  # a piece each second, never the last one
         end.receive(encode(Data(7, step, False, step, (b"x",))), "someone", float(step))
         end.datagrams(float(step))
         if end.streams == 0:
             break
     assert step == PROMPT_DEADLINE
-    end.receive(encode(Data(7, 99, False, 99, (b"x",))), "someone", 70.0)
-    ((datagram, _),) = end.datagrams(70.0)
-    assert decode(datagram) == Cancel(7, 99, True, CancelReason.TOO_LARGE)
+    later = step + 10.0
+    end.receive(encode(Data(7, 999, False, 999, (b"x",))), "someone", later)
+    ((datagram, _),) = end.datagrams(later)
+    assert decode(datagram) == Cancel(7, 999, True, CancelReason.TOO_LARGE)
 
 
 def test_a_prompt_whose_stream_has_ended_is_not_handed_out() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import signal
 import subprocess
@@ -89,6 +90,8 @@ def test_the_overload_comes_in_the_middle_of_the_answers() -> None:
     ],
 )
 def test_what_cannot_be_done_is_one_clear_line(words: list[str], said: str) -> None:
+    if "model" in words and importlib.util.find_spec("torch") is None:
+        pytest.skip("no live model is installed, which is said first")
     done = cell(*words, timeout=60)
     assert done.returncode == 2
     assert done.stdout == ""
