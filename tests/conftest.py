@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import os
 import shutil
+import signal
 
 import nobody  # type: ignore[import-not-found, unused-ignore]
 import pytest
@@ -27,6 +28,10 @@ for _variable in ("COLUMNS", "FORCE_COLOR"):
 # A deadline per example measures how busy the machine is; pytest-timeout bounds each test instead.
 settings.register_profile("testbed", deadline=None)
 settings.load_profile("testbed")
+
+# Started with `&`, or by a service, Ctrl-C is ignored, and so it would be by all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
