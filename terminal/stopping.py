@@ -40,16 +40,17 @@ def stop_of(code: int) -> KeyboardInterrupt:
 
 
 def ignored(number: int) -> bool:
-    """Has whoever started this process said that it shall not hear a signal, as nohup does?"""
-    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+    """Has whoever started this process let it not hear a signal, as nohup and ``&`` do?"""
+    return number != signal.SIGTERM and signal.getsignal(number) is signal.SIG_IGN
 
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP raise Stopped in the main thread.
+    """Inside, SIGTERM and SIGHUP raise Stopped in the main thread; Ctrl-C, KeyboardInterrupt.
 
-    They do so once: a service manager and a closing terminal tell the same thing twice, and that
-    must not interrupt the cleaning up. Elsewhere than in the main thread nothing is changed.
+    They do so once: an impatient user, a service manager and a closing terminal tell the same thing
+    twice, and that must not interrupt the cleaning up. Elsewhere than in the main thread nothing is
+    changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -63,9 +64,9 @@ def stoppable() -> Iterator[None]:
             let_go(terminals)
         if not told:
             told = True
-            raise Stopped(number)
+            raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
 
-    old = {n: signal.getsignal(n) for n in SIGNALS if n != signal.SIGINT and not ignored(n)}
+    old = {n: signal.getsignal(n) for n in SIGNALS if not ignored(n)}
     try:
         for number in old:
             signal.signal(number, stop)

@@ -1,4 +1,4 @@
-"""How the suite runs: on all cores, a file of tests on one of them, lonely tests alone.
+"""How the suite runs: on all cores, a file of tests in one process, lonely tests alone.
 
 `python -m pytest` with no options is the whole suite. What needs netem is in it too, in a guest
 where this kernel has none: test_in_a_guest.py. pytest-randomly shuffles it, and says its seed in
@@ -29,7 +29,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if options.usepdb or options.capture == "no" or options.collectonly:
         return
     # A file is never divided, so that what its tests share is made once.
-    options.numprocesses = min(len(os.sched_getaffinity(0)), files_named(config))
+    # One process more than there are cores: emulated tests wait for most of their time.
+    options.numprocesses = min(len(os.sched_getaffinity(0)) + 1, files_named(config))
     if options.numprocesses < 2:
         options.numprocesses = 0
         return

@@ -42,7 +42,7 @@ def bad_network(
 
 
 @SCHEMES
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(
     tokens=TOKENS,
     seed=st.integers(0, 2**32),

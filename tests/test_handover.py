@@ -540,11 +540,12 @@ def killed_in_mid_run(out: Path, seconds: float) -> tuple[int, str]:
         env=os.environ | {"STARTED_BY": MARKED},
     )
     deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and child.poll() is None:
         lines = (out / "paths.csv").read_text().splitlines() if (out / "paths.csv").exists() else []
         if len(lines) > 1 and float(lines[-1].split(",")[2]) >= seconds:
             break
         time.sleep(0.05)
+    assert child.poll() is None, child.communicate()[1]
     os.kill(controller_of_this_test(), signal.SIGKILL)
     _, stderr = child.communicate(timeout=150)
     return child.returncode, stderr

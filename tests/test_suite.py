@@ -21,7 +21,7 @@ import running  # type: ignore[import-not-found, unused-ignore]
 
 HERE = Path(__file__).parent
 CORES = len(os.sched_getaffinity(0))
-MANY = CORES if CORES > 1 else 0
+MANY = CORES + 1
 INI = """
 [tool.pytest.ini_options]
 addopts = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest"]
@@ -85,9 +85,9 @@ def test_a_lonely_test_meets_no_other_and_its_timeout_does_not_count_the_waiting
 @pytest.mark.parametrize(
     ("places", "changed", "workers"),
     [
-        ("tests", {}, CORES),
-        ("test_1.py test_2.py", {}, min(CORES, 2)),
-        ("test_1.py tests", {}, CORES),
+        ("tests", {}, MANY),
+        ("test_1.py test_2.py", {}, 2),
+        ("test_1.py tests", {}, MANY),
         ("test_1.py", {}, 1),
         ("test_1.py::test_a test_1.py::test_b[x::y]", {}, 1),
         ("tests", {"capture": "no"}, 1),
