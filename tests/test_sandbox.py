@@ -264,6 +264,22 @@ def test_kill_at_any_moment_of_the_start():
         assert until(lambda m=marker: not marked(m))
 
 
+def test_a_failure_while_it_is_being_stopped_is_a_stop():
+    body = """
+    try:
+        print("ready", flush=True)
+        time.sleep(600)
+    except KeyboardInterrupt:
+        return 1
+    """
+    outer = start(HANG.format(marker=f"74{os.getpid()}", body=body))
+    assert outer.stdout is not None
+    assert outer.stdout.readline() == "ready\n"
+    outer.send_signal(signal.SIGTERM)
+    outer.communicate(timeout=10)
+    assert outer.returncode == 143
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_main_in_good_order(number, status):
     body = """

@@ -257,8 +257,11 @@ def _init(main: Callable[[], int], report: int, alive: int) -> NoReturn:
 
 def _main(main: Callable[[], int]) -> NoReturn:
     terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
+    asked = 0
 
     def stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = number
         for each in SIGNALS:  # the clean-up must not be interrupted by the same wish again
             signal.signal(each, signal.SIG_IGN)
         if number == signal.SIGHUP:
@@ -273,6 +276,8 @@ def _main(main: Callable[[], int]) -> NoReturn:
                 signal.signal(number, stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         status = main()
+        if status and asked:  # what failed while it was being stopped is a stop, too
+            status = 128 + asked
         sys.stdout.flush()  # now, as whoever takes no more of it may end us (terminal.program)
     except KeyboardInterrupt as error:
         status = stopping.status(error)
