@@ -64,7 +64,7 @@ def stoppable() -> Iterator[None]:
             let_go(terminals)
         if not told:
             told = True
-            raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
+            raise stop_of(128 + number)
 
     old = {n: signal.getsignal(n) for n in SIGNALS if not ignored(n)}
     try:

@@ -73,11 +73,19 @@ def netem_lacks() -> str | None:
     return lacks
 
 
+def tshark_lacks() -> str | None:
+    """What is missing to ask Wireshark, or None."""
+    if shutil.which("tshark") is None:
+        return "the program tshark is not installed: apt-get install tshark"
+    return None
+
+
 NEEDS = {
     "emulation": emulation_lacks,
     "guest": guest_lacks,
     "netem": netem_lacks,
     "nobody": nobody.lacks,
+    "tshark": tshark_lacks,
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 import sys
@@ -175,7 +174,7 @@ def test_process_takes_further_captures_and_ends_with_its_input(load: dict[str, 
     assert load["status"] == 0
 
 
-@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+@pytest.mark.tshark
 def test_wireshark_reads_the_file(load: dict[str, Any], folder: Path) -> None:
     fields = ["-T", "fields", "-e", "frame.time_epoch", "-e", "frame.interface_name"]
     command = ["tshark", "-r", str(folder / "load.pcapng"), "-c", "20", *fields]

@@ -4,8 +4,6 @@ What is expected was written by hand from RFC 9293; where a SYN opens the second
 another program must find the same (it does not look for leaps).
 """
 
-import os
-import shutil
 import subprocess
 from typing import Any
 
@@ -236,13 +234,9 @@ def test_connections_and_their_bytes(tmp_path, name):
     assert set(streams.segments["kind"]) == {Kind.NEW}
 
 
+@pytest.mark.tshark
 def test_another_program_sees_as_many(tmp_path):
     # It splits where a SYN with another number comes, and never joins again.
-    if shutil.which("tshark") is None:
-        reason = "the program tshark is not installed: apt-get install tshark"
-        if os.environ.get("CI"):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
     names = [name for name in CASES if name not in NO_SYN_TELLS]
     packets = []
     for port, name in enumerate(names, 6000):

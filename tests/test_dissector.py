@@ -1,9 +1,7 @@
 """The Wireshark dissector shows what was encoded: tshark reads it, our own encoder wrote it."""
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -22,13 +20,7 @@ SCRIPT = ROOT / "analysis" / "wireshark" / "eloquent.lua"
 STREAM = 0x0123456789ABCDEF
 
 
-@pytest.fixture(autouse=True)
-def _tshark():
-    if shutil.which("tshark") is None:
-        reason = "the program tshark is not installed: apt-get install tshark"
-        if os.environ.get("CI"):
-            pytest.fail(f"the dissector cannot be tested in CI: {reason}", pytrace=False)
-        pytest.skip(reason)
+pytestmark = pytest.mark.tshark
 
 
 def frame(content, sport=5000, dport=4433):

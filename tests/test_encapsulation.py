@@ -1,8 +1,6 @@
 """Every encapsulation before IP: scapy writes it, both readers and tshark see the same flow."""
 
 import csv
-import os
-import shutil
 import struct
 import subprocess
 
@@ -210,17 +208,9 @@ def test_the_flow_is_shown(tmp_path, name):
     assert counts.tcp == len(frames)
 
 
-def _tshark():
-    if shutil.which("tshark") is None:
-        reason = "the program tshark is not installed: apt-get install tshark"
-        if os.environ.get("CI"):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
-
-
+@pytest.mark.tshark
 def test_another_program_sees_the_same(tmp_path):
     """tshark's innermost TCP header of each frame, of one file with an interface for each link."""
-    _tshark()
     frames = [
         (link, framed(head, inner), name)
         for name, (link, head) in SHOWN.items()

@@ -2,8 +2,6 @@
 
 import itertools
 import math
-import os
-import shutil
 import subprocess
 
 import pytest
@@ -195,12 +193,8 @@ def test_a_connection_goes_on_from_another_port(tmp_path):
     assert found["10.0.0.1:5001", "server"]["version"] == "v1"
 
 
+@pytest.mark.tshark
 def test_another_program_agrees_on_what_is_quic(tmp_path):
-    if shutil.which("tshark") is None:
-        reason = "the program tshark is not installed: apt-get install tshark"
-        if os.environ.get("CI"):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
     contents = [OTHERS["OpenVPN, data v2"], OTHERS["STUN"], OTHERS["RTP"]]
     contents += [b"\xc0" + version + REST for version in (V1, V2, DRAFT_29)]
     # A port that nothing is registered for: tshark must tell by what is in the datagrams.

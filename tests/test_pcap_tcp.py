@@ -2,9 +2,7 @@
 
 import itertools
 import math
-import os
 import random
-import shutil
 import subprocess
 
 import pytest
@@ -190,13 +188,9 @@ def test_any_order_of_segments_against_a_set_of_bytes(tmp_path_factory, rng, cou
     assert flows["10.0.0.1:6000", "client"]["bytes"] == sum(sizes)
 
 
+@pytest.mark.tshark
 def test_counts_agree_with_another_program(tmp_path):
     # Wireshark's own limits between its three counts differ a little; their sum does not.
-    if shutil.which("tshark") is None:
-        reason = "the program tshark is not installed: apt-get install tshark"
-        if os.environ.get("CI"):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
     rng = random.Random(5)
     arrivals = []
     for i in range(500):
