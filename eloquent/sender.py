@@ -277,7 +277,11 @@ class Sender:
             if window.bytes_in_flight > FLIGHT_BYTES // 2 or now < self._next_repetition():
                 return self._unsent(FLIGHT_DATAGRAMS)
             self._repeated_at, self._asked = now, False
-        return window.pack(scheme.on_token(window, now), self._most(FLIGHT_DATAGRAMS))
+        runs = window.pack(scheme.on_token(window, now), self._most(FLIGHT_DATAGRAMS))
+        if runs and window.unsent == window.base < runs[0][0]:
+            # A scheme may skip tokens, but not the one that is waited for: its PTO needs a start.
+            runs = window.pack(window.unacknowledged(), self._most(FLIGHT_DATAGRAMS))
+        return runs
 
     def _unsent(self, datagrams: int) -> list[Run]:
         """What was never sent, as far as there is room in flight."""

@@ -9,8 +9,17 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
 from typing import Any, TypeVar
+
+from terminal import stopping
 
 #: Jobs that are handed over ahead of the one whose result is waited for, per core.
 _AHEAD = 16
@@ -52,11 +61,12 @@ def results_in_order(spec: str, function: Callable[[J], R], jobs: Iterable[J]) -
         ahead = _AHEAD * (os.cpu_count() or 1)
         try:
             for job in jobs:
-                waiting.append(executor.submit(function, job))
+                with stopping.held():
+                    waiting.append(executor.submit(function, job))
                 if len(waiting) >= ahead:
-                    yield waiting.popleft().result()
+                    yield _result(waiting.popleft())
             while waiting:
-                yield waiting.popleft().result()
+                yield _result(waiting.popleft())
         except BrokenExecutor as error:
             why = "a process of the executor died; was there too little memory?"
             raise ExecutorError(f"{why} ({error})") from None
@@ -68,6 +78,14 @@ def results_in_order(spec: str, function: Callable[[J], R], jobs: Iterable[J]) -
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def _result(future: Future[R]) -> R:
+    """``future.result()``, during which a stop is heard between two looks only."""
+    while True:
+        with stopping.held():
+            if wait((future,), timeout=0.1).done:
+                return future.result()
 
 
 def _end_with_owner() -> None:

@@ -16,6 +16,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What people and systems end a command with: Ctrl-C, ``kill``, a terminal that closes."""
 
 
+_held = 0
+"""How many ``held`` blocks the main thread is in."""
+_waiting: list[int] = []
+"""The signal that came meanwhile."""
+
+
 class Stopped(KeyboardInterrupt):
     """A signal other than Ctrl-C's asks the command to end."""
 
@@ -62,9 +68,13 @@ def stoppable() -> Iterator[None]:
         nonlocal told
         if number == signal.SIGHUP:
             let_go(terminals)
-        if not told:
-            told = True
-            raise stop_of(128 + number)
+        if told:
+            return
+        told = True
+        if _held:
+            _waiting.append(number)
+            return
+        raise stop_of(128 + number)
 
     old = {n: signal.getsignal(n) for n in SIGNALS if not ignored(n)}
     try:
@@ -75,6 +85,26 @@ def stoppable() -> Iterator[None]:
         for number, handler in old.items():
             # None: a handler that Python did not install.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Inside, no stop is raised by ``stoppable``: it is at the end, so let that be soon.
+
+    For calls into what keeps locks and books of its own (a pool of processes, say), which an
+    exception between two of its lines leaves waiting for ever.
+    """
+    global _held
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _held += 1
+    try:
+        yield
+    finally:
+        _held -= 1
+        if _waiting and not _held:
+            raise stop_of(128 + _waiting.pop())
 
 
 def let_go(terminals: list[int]) -> None:

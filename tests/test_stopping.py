@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from analysis.results import load
+from terminal.stopping import Stopped, held, stoppable
 
 ROOT = Path(__file__).parent.parent
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -35,8 +37,20 @@ def start(*words: str, **options: object) -> subprocess.Popen[str]:
         [sys.executable, *words],
         cwd=ROOT,
         text=True,
+        env=os.environ | {"PYTHONFAULTHANDLER": "1"},
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options,
     )
+
+
+def end(child: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it printed until its end; one that does not end says where it is."""
+    try:
+        return child.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGABRT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            raise AssertionError(f"it goes on: {child.communicate(timeout=10)}") from None
+        raise
 
 
 def wait_for_a_run(out: Path, child: subprocess.Popen[str], patience: float = 120) -> None:
@@ -62,7 +76,7 @@ def stop(number: int, out: Path, *words: str) -> None:
         wait_for_a_run(out, child)
         child.send_signal(number)
         child.send_signal(number)  # a service manager and a closing terminal tell it twice
-        printed, said = child.communicate(timeout=60)
+        printed, said = end(child)
     finally:
         child.kill()
     assert child.returncode == 128 + number, said
@@ -99,7 +113,7 @@ def test_several_scenarios(out: Path, number: int) -> None:
     try:
         wait_for_a_run(out, child)
         child.send_signal(number)
-        _, said = child.communicate(timeout=60)
+        _, said = end(child)
     finally:
         child.kill()
     assert child.returncode == 128 + number, said
@@ -127,6 +141,22 @@ def test_a_terminal_that_closes(out: Path) -> None:
     finally:
         child.kill()
     check(out)
+
+
+def test_what_must_not_be_cut_in_two_is_not() -> None:
+    done = []
+
+    def work() -> None:
+        with held():
+            with held():
+                os.kill(os.getpid(), signal.SIGTERM)
+                done.append("inner")
+            done.append("outer")
+        done.append("never")
+
+    with pytest.raises(Stopped), stoppable():
+        work()
+    assert done == ["inner", "outer"]
 
 
 def test_nohup_is_obeyed(tmp_path: Path) -> None:

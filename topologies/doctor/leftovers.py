@@ -80,7 +80,9 @@ def _abandoned(temporary: Path) -> list[Path]:
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             used.add(os.readlink(entry / "cwd"))
-    guest_runs = any(Path(path).match(_TEMPORARY[0]) for path in used)
+    guest_runs = any(
+        Path(path).parent == temporary and Path(path).match(_TEMPORARY[0]) for path in used
+    )
     found = []
     for pattern in _TEMPORARY:
         for folder in sorted(temporary.glob(pattern)):
