@@ -80,11 +80,22 @@ async def standard_input() -> asyncio.StreamReader:
 
 
 async def next_line(commands: asyncio.StreamReader) -> bytes:
-    """The next line, empty at the end."""
-    try:
-        return await commands.readline()
-    except ValueError:  # longer than the reader's limit
-        return b"(a very long line)\n"
+    """The next line, empty at the end.
+
+    One longer than the reader's limit is dropped up to its end: its tail is no command, wherever
+    the pipe cuts it (``readline`` would hand that out as a line of its own).
+    """
+    too_long = False
+    while True:
+        try:
+            line = await commands.readuntil(b"\n")
+        except asyncio.IncompleteReadError as error:
+            line = error.partial
+        except asyncio.LimitOverrunError as error:
+            too_long = True
+            await commands.readexactly(error.consumed)
+            continue
+        return b"(a very long line)\n" if too_long else line
 
 
 def host(text: str) -> str:

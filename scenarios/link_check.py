@@ -20,7 +20,7 @@ INTERVAL = 0.004
 UNCERTAIN = 0.003
 #: Seconds before each attempt. A busy moment of a shared machine is no fault of the link; a disk
 #: that takes in what was just installed keeps a virtual machine busy for some ten seconds.
-PAUSES = (0.0, 0.0, 1.0, 3.0, 6.0, 12.0)
+PAUSES = (0.0, 0.0, 1.0, 3.0, 6.0, 12.0, 24.0)
 
 
 class LinkCheckError(RuntimeError):

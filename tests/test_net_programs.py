@@ -108,6 +108,18 @@ def test_with_commands_a_server_ends_with_its_input(tmp_path: Path) -> None:
     assert told == ["stats", "error", "error", "end"]  # an empty line is no command
 
 
+def test_the_tail_of_an_overlong_line_is_no_command(tmp_path: Path) -> None:
+    with server("--commands", "--tcp", free_port(), cwd=tmp_path, stdin=subprocess.PIPE) as child:
+        event(child, "ready")
+        assert child.stdin is not None
+        for part in ("x" * 70_000, "y" * 70_000, "end\n"):  # as a slow writer sends it
+            child.stdin.write(part)
+            child.stdin.flush()
+            time.sleep(0.2)
+        stdout, _ = child.communicate("stats\nend\n", timeout=20)
+    assert [json.loads(line)["event"] for line in stdout.splitlines()] == ["error", "stats", "end"]
+
+
 def test_a_server_that_is_stopped_in_an_answer_tells_its_readers(tmp_path: Path) -> None:
     port = free_port()
     with server("--udp", f"eloquent:{port}", "--tokens", LONG, cwd=tmp_path) as child:
